@@ -1,0 +1,2 @@
+//! The core under a real TCP/IP stack.
+fn main() {}

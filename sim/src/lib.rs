@@ -1,0 +1,1 @@
+//! A deterministic world for the core.

@@ -1,0 +1,25 @@
+//! IP over InfiniBand: the protocol core.
+//!
+//! A pure state machine: it reads no clock, draws no random numbers, allocates nothing after attach
+//! and calls nobody but the [`packet::DataPath`] it is handed. The same code runs in the FreeBSD
+//! kernel module, in the deterministic simulator and in the lab.
+//!
+//! Reading order: [`interface`] (the contract), [`packet`] and [`action`] (what an interface asks of
+//! the world), [`path`] and [`group`] (the two machines that carry traffic), [`pump`] (how a shell
+//! drives all of it), [`wire`] (bytes).
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod action;
+pub mod counters;
+pub mod event;
+pub mod ib;
+pub mod interface;
+pub mod limits;
+pub mod packet;
+pub mod pump;
+pub mod time;
+pub mod wire;

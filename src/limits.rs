@@ -1,0 +1,83 @@
+//! Every limit, with its unit. Sizes are fixed at attach.
+
+use core::time::Duration;
+
+/// The sizes of an interface's tables and rings.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// Sends posted at the same time.
+    pub send_queue_len: u32,
+    /// Receives posted at the same time.
+    pub receive_queue_len: u32,
+    /// Neighbours.
+    pub paths_max: u32,
+    /// Multicast groups, the broadcast group included.
+    pub groups_max: u32,
+    /// Packets that wait for a path, per path.
+    pub path_queue_packets_max: u32,
+    /// Bytes of the packets that wait for a path, per path.
+    pub path_queue_bytes_max: u32,
+    /// Packets that wait for a group, per group.
+    pub group_queue_packets_max: u32,
+    /// Bytes of the packets that wait for a group, per group.
+    pub group_queue_bytes_max: u32,
+    /// Packets that wait for anything, per interface.
+    pub pending_packets_max: u32,
+}
+
+impl Limits {
+    /// What an interface of a host gets.
+    pub const DEFAULT: Self = Self {
+        send_queue_len: 256,
+        receive_queue_len: 512,
+        paths_max: 1024,
+        groups_max: 256,
+        path_queue_packets_max: 64,
+        path_queue_bytes_max: 160 * 1024,
+        group_queue_packets_max: 16,
+        group_queue_bytes_max: 64 * 1024,
+        pending_packets_max: 1024,
+    };
+
+    /// Small enough that a test fills every queue.
+    pub const SMALL: Self = Self {
+        send_queue_len: 8,
+        receive_queue_len: 8,
+        paths_max: 4,
+        groups_max: 8,
+        path_queue_packets_max: 36,
+        path_queue_bytes_max: 72 * 1024,
+        group_queue_packets_max: 3,
+        group_queue_bytes_max: 8 * 1024,
+        pending_packets_max: 64,
+    };
+
+    /// Address handles: one per path and group, as many again that are being replaced.
+    pub const fn handles_max(&self) -> u32 {
+        2 * (self.paths_max + self.groups_max)
+    }
+}
+
+/// The first wait after the SA refused or was busy; doubled up to [`RETRY_MAX`].
+pub const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// The longest wait between two tries to join a group.
+pub const RETRY_MAX: Duration = Duration::from_secs(16);
+/// The wait before a path that could not be resolved is asked for again; doubled up to
+/// [`PATH_RETRY_MAX`].
+pub const PATH_RETRY_FIRST: Duration = Duration::from_secs(1);
+/// The longest such wait.
+pub const PATH_RETRY_MAX: Duration = Duration::from_secs(8);
+/// How long a packet may wait for a path or a group.
+pub const PENDING_MAX: Duration = Duration::from_secs(4);
+/// How long completions may take to come after the queue pair went to the error state.
+pub const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// How often a receive that could not be posted is tried again.
+pub const RECEIVE_REFILL: Duration = Duration::from_millis(20);
+/// Tries at a send-only group before its packets are dropped.
+pub const SEND_ONLY_TRIES_MAX: u8 = 2;
+
+// A datagram of 65507 bytes, in fragments for the smallest fabric that IPoIB is used on, waits whole.
+const _: () = assert!(Limits::DEFAULT.path_queue_packets_max >= 33);
+const _: () = assert!(Limits::DEFAULT.path_queue_bytes_max >= 33 * 2048);
+const _: () = assert!(Limits::SMALL.path_queue_packets_max >= 33);
+const _: () = assert!(Limits::SMALL.path_queue_bytes_max >= 33 * 2048);
