@@ -64,11 +64,24 @@ pub(crate) enum GroupState {
     /// The queue pair is being attached.
     Attaching(Joined),
     /// The address handle is being made.
-    Addressing { joined: Joined, is_attached: bool, handle: u32 },
+    Addressing {
+        joined: Joined,
+        is_attached: bool,
+        handle: u32,
+    },
     /// The adapter could not attach or address it; it is asked again at a time.
-    Unusable { joined: Joined, is_attached: bool, retry_at: Instant },
+    Unusable {
+        joined: Joined,
+        is_attached: bool,
+        retry_at: Instant,
+    },
     /// Packets go out, and come in if attached.
-    Ready { joined: Joined, is_attached: bool, handle: u32, renewal: Renewal },
+    Ready {
+        joined: Joined,
+        is_attached: bool,
+        handle: u32,
+        renewal: Renewal,
+    },
     /// Given up while the SA was being asked. What is left follows its answer.
     JoinAbandoned(Left),
     /// Given up while the queue pair was being attached.
@@ -188,7 +201,10 @@ impl GroupState {
             | Self::DetachWanted(_)
             | Self::LeaveWanted { .. }
             | Self::CancelWanted
-            | Self::Ready { renewal: Renewal::Wanted(_), .. } => true,
+            | Self::Ready {
+                renewal: Renewal::Wanted(_),
+                ..
+            } => true,
             Self::Idle
             | Self::Joining(_)
             | Self::BackingOff { .. }
@@ -210,7 +226,10 @@ impl GroupState {
             Self::BackingOff { retry_at, .. }
             | Self::Unusable { retry_at, .. }
             | Self::LeaveBackingOff { retry_at, .. }
-            | Self::Ready { renewal: Renewal::BackingOff { retry_at, .. }, .. } => Some(*retry_at),
+            | Self::Ready {
+                renewal: Renewal::BackingOff { retry_at, .. },
+                ..
+            } => Some(*retry_at),
             Self::Idle
             | Self::JoinWanted(_)
             | Self::Joining(_)
@@ -236,8 +255,14 @@ impl GroupState {
             | Self::Addressing { joined, .. }
             | Self::Unusable { joined, .. }
             | Self::Ready { joined, .. }
-            | Self::DetachWanted(Left { then: AfterLeft::Attach(joined), .. })
-            | Self::Detaching(Left { then: AfterLeft::Attach(joined), .. }) => Some(joined),
+            | Self::DetachWanted(Left {
+                then: AfterLeft::Attach(joined),
+                ..
+            })
+            | Self::Detaching(Left {
+                then: AfterLeft::Attach(joined),
+                ..
+            }) => Some(joined),
             Self::Idle
             | Self::JoinWanted(_)
             | Self::Joining(_)
@@ -262,7 +287,10 @@ impl GroupState {
             Self::AttachWanted(_) | Self::Attaching(_) => "attaching",
             Self::Addressing { .. } => "addressing",
             Self::Unusable { .. } => "unusable",
-            Self::Ready { renewal: Renewal::Current, .. } => "joined",
+            Self::Ready {
+                renewal: Renewal::Current,
+                ..
+            } => "joined",
             Self::Ready { .. } => "renewing",
             Self::JoinAbandoned(_)
             | Self::AttachAbandoned(_)
@@ -278,9 +306,20 @@ impl GroupState {
 
 /// Where packets to a group go. Multicast packets always carry a GRH (IBA 9.6.1.5.1).
 pub(crate) fn address_vector(record: &GroupRecord) -> AddressVector {
-    let GroupParameters { rate, sl, global, qkey: _, mtu: _, packet_life_time: _ } =
-        record.parameters;
-    AddressVector { lid: record.mlid.value(), sl, rate, grh: Some((record.mgid.gid(), global)) }
+    let GroupParameters {
+        rate,
+        sl,
+        global,
+        qkey: _,
+        mtu: _,
+        packet_life_time: _,
+    } = record.parameters;
+    AddressVector {
+        lid: record.mlid.value(),
+        sl,
+        rate,
+        grh: Some((record.mgid.gid(), global)),
+    }
 }
 
 /// How long to wait after try number `attempt` failed: doubled each time up to [`RETRY_MAX`], plus up
@@ -290,7 +329,9 @@ pub(crate) fn back_off(attempt: u8, jitter: u64) -> Duration {
     let doubled = RETRY_FIRST.saturating_mul(1u32.checked_shl(attempt.into()).unwrap_or(u32::MAX));
     let quarter = doubled.as_nanos() as u64 / 4;
     let jitter = jitter.checked_rem(quarter.saturating_add(1)).unwrap_or(0);
-    doubled.saturating_add(Duration::from_nanos(jitter)).min(RETRY_MAX)
+    doubled
+        .saturating_add(Duration::from_nanos(jitter))
+        .min(RETRY_MAX)
 }
 
 /// All groups of an interface.
@@ -302,7 +343,10 @@ pub(crate) struct Groups {
 
 impl Groups {
     pub(crate) fn new(len: u32, seed: u64) -> Result<Self, OutOfMemory> {
-        Ok(Self { slots: Slab::new(len)?, index: Index::new(len, seed)? })
+        Ok(Self {
+            slots: Slab::new(len)?,
+            index: Index::new(len, seed)?,
+        })
     }
 
     pub(crate) fn find(&self, mgid: Mgid) -> Option<u32> {
@@ -356,8 +400,12 @@ impl Groups {
 
     /// The group that waits for the answer to `op`.
     pub(crate) fn of_operation(&self, op: OpId) -> Option<u32> {
-        let Target::Group(place) = op.target else { return None };
-        self.get(place).filter(|group| group.operation == op.generation).map(|_| place)
+        let Target::Group(place) = op.target else {
+            return None;
+        };
+        self.get(place)
+            .filter(|group| group.operation == op.generation)
+            .map(|_| place)
     }
 
     pub(crate) fn capacity(&self) -> u32 {
@@ -377,7 +425,9 @@ impl Groups {
     pub(crate) fn choose_victim(&mut self) -> Option<u32> {
         let mut second_choice = None;
         for place in 0..self.capacity() {
-            let Some(group) = self.slots.get_mut(place) else { continue };
+            let Some(group) = self.slots.get_mut(place) else {
+                continue;
+            };
             let is_evictable = group.role == Role::SendOnly && group.is_wanted;
             if !is_evictable || !group.queue.is_empty() {
                 continue;

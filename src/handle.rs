@@ -39,13 +39,21 @@ pub(crate) enum HandleState {
 
 impl Handles {
     pub(crate) fn new(len: u32) -> Result<Self, OutOfMemory> {
-        Ok(Self { slots: Slab::new(len)? })
+        Ok(Self {
+            slots: Slab::new(len)?,
+        })
     }
 
     /// Takes a place; `None` if all are taken.
     pub(crate) fn create(&mut self, owner: Target, address: AddressVector) -> Option<u32> {
         let state = HandleState::CreateWanted(address);
-        self.slots.insert(Handle { owner, operation: 0, state }).ok()
+        self.slots
+            .insert(Handle {
+                owner,
+                operation: 0,
+                state,
+            })
+            .ok()
     }
 
     pub(crate) fn get_mut(&mut self, handle: u32) -> Option<&mut Handle> {
@@ -62,7 +70,9 @@ impl Handles {
 
     /// The owner lets go. Returns whether there is something to do for this handle now.
     pub(crate) fn retire(&mut self, handle: u32) -> bool {
-        let Some(slot) = self.slots.get_mut(handle) else { return false };
+        let Some(slot) = self.slots.get_mut(handle) else {
+            return false;
+        };
         match slot.state {
             HandleState::CreateWanted(_) => {
                 self.slots.remove(handle);
@@ -89,14 +99,20 @@ impl Handles {
 
     /// A send that uses the handle was posted.
     pub(crate) fn on_posted(&mut self, handle: u32) {
-        if let Some(Handle { state: HandleState::Live { sends }, .. }) = self.slots.get_mut(handle) {
+        if let Some(Handle {
+            state: HandleState::Live { sends },
+            ..
+        }) = self.slots.get_mut(handle)
+        {
             *sends += 1;
         }
     }
 
     /// A send that used the handle ended. Returns whether there is something to do for it now.
     pub(crate) fn on_completed(&mut self, handle: u32) -> bool {
-        let Some(slot) = self.slots.get_mut(handle) else { return false };
+        let Some(slot) = self.slots.get_mut(handle) else {
+            return false;
+        };
         match &mut slot.state {
             HandleState::Live { sends } => {
                 *sends = sends.saturating_sub(1);
@@ -146,7 +162,10 @@ mod tests {
         assert!(!handles.retire(handle));
         let done: [bool; 4] = core::array::from_fn(|_| handles.on_completed(handle));
         assert_eq!(done, [false, false, false, true]);
-        assert_eq!(handles.get_mut(handle).unwrap().state, HandleState::DestroyWanted);
+        assert_eq!(
+            handles.get_mut(handle).unwrap().state,
+            HandleState::DestroyWanted
+        );
         assert!(!handles.on_completed(handle) && !handles.retire(handle));
     }
 
@@ -156,7 +175,10 @@ mod tests {
         let handle = live(&mut handles);
         handles.get_mut(handle).unwrap().state = HandleState::Creating;
         assert!(!handles.retire(handle));
-        assert_eq!(handles.get_mut(handle).unwrap().state, HandleState::CreatingUnwanted);
+        assert_eq!(
+            handles.get_mut(handle).unwrap().state,
+            HandleState::CreatingUnwanted
+        );
         handles.remove(handle);
         assert!(handles.is_empty());
     }

@@ -26,7 +26,11 @@ struct Entry {
 impl Timers {
     /// For the objects below `objects`.
     pub(crate) fn new(objects: u32) -> Result<Self, OutOfMemory> {
-        let unused = Entry { at: Instant::ZERO, sequence: 0, object: 0 };
+        let unused = Entry {
+            at: Instant::ZERO,
+            sequence: 0,
+            object: 0,
+        };
         Ok(Self {
             heap: boxed(objects, || unused)?,
             len: 0,
@@ -37,12 +41,17 @@ impl Timers {
 
     /// Sets, moves or (with `None`) stops the timer of an object.
     pub(crate) fn set(&mut self, object: u32, at: Option<Instant>) {
-        let Some(&place) = self.place_of.get(object as usize) else { return };
+        let Some(&place) = self.place_of.get(object as usize) else {
+            return;
+        };
         match (place, at) {
             (None, None) => {}
             (Some(place), None) => self.remove(place as usize),
             (Some(place), Some(at)) => {
-                if self.entry(place as usize).is_some_and(|entry| entry.at == at) {
+                if self
+                    .entry(place as usize)
+                    .is_some_and(|entry| entry.at == at)
+                {
                     return;
                 }
                 self.remove(place as usize);
@@ -65,14 +74,25 @@ impl Timers {
     }
 
     fn entry(&self, place: usize) -> Option<Entry> {
-        if place < self.len { self.heap.get(place).copied() } else { None }
+        if place < self.len {
+            self.heap.get(place).copied()
+        } else {
+            None
+        }
     }
 
     fn insert(&mut self, object: u32, at: Instant) {
         self.sequence += 1;
         let place = self.len;
         self.len += 1;
-        self.put(place, Entry { at, sequence: self.sequence, object });
+        self.put(
+            place,
+            Entry {
+                at,
+                sequence: self.sequence,
+                object,
+            },
+        );
         self.sift_up(place);
     }
 
@@ -93,9 +113,10 @@ impl Timers {
     }
 
     fn put(&mut self, place: usize, entry: Entry) {
-        if let (Some(cell), Some(slot)) =
-            (self.heap.get_mut(place), self.place_of.get_mut(entry.object as usize))
-        {
+        if let (Some(cell), Some(slot)) = (
+            self.heap.get_mut(place),
+            self.place_of.get_mut(entry.object as usize),
+        ) {
             *cell = entry;
             // CAST: a place is below the number of objects, a u32.
             *slot = Some(place as u32);
@@ -105,7 +126,9 @@ impl Timers {
     fn sift_up(&mut self, mut place: usize) {
         while place > 0 {
             let parent = (place - 1) / 2;
-            let (Some(entry), Some(above)) = (self.entry(place), self.entry(parent)) else { return };
+            let (Some(entry), Some(above)) = (self.entry(place), self.entry(parent)) else {
+                return;
+            };
             if above <= entry {
                 return;
             }
@@ -122,7 +145,9 @@ impl Timers {
                 .into_iter()
                 .filter_map(|child| self.entry(child).map(|entry| (entry, child)))
                 .min();
-            let Some((below, child)) = smallest.filter(|&(below, _)| below < entry) else { return };
+            let Some((below, child)) = smallest.filter(|&(below, _)| below < entry) else {
+                return;
+            };
             self.put(child, entry);
             self.put(place, below);
             place = child;

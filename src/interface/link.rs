@@ -99,8 +99,12 @@ impl<B: PacketBuf> Interface<B> {
         if self.queue_pair.state.open_index().is_none() {
             return Lifecycle::Opening;
         }
-        let Some(broadcast) = self.broadcast_state() else { return Lifecycle::Joining };
-        let Some(joined) = broadcast.joined() else { return Lifecycle::Joining };
+        let Some(broadcast) = self.broadcast_state() else {
+            return Lifecycle::Joining;
+        };
+        let Some(joined) = broadcast.joined() else {
+            return Lifecycle::Joining;
+        };
         let is_ready = matches!(broadcast, GroupState::Ready { .. });
         let has_qkey = self.queue_pair.state.qkey() == Some(joined.record.parameters.qkey);
         // A link that is up stays up while its group is moved to another MLID or queue key.
@@ -134,7 +138,9 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     fn enter_joining(&mut self) {
-        let Some(broadcast) = self.broadcast else { return };
+        let Some(broadcast) = self.broadcast else {
+            return;
+        };
         let place = match self.groups.find(broadcast.mgid()) {
             Some(place) => Some(place),
             None => self.groups.insert(broadcast.mgid(), Role::Broadcast),
@@ -223,9 +229,15 @@ impl<B: PacketBuf> Interface<B> {
     /// Gives up every group, in the way that the port allows.
     fn give_up_groups(&mut self, reason: DropReason, sink: &mut impl PacketSink<B>) {
         // A port that is not ACTIVE sends no MADs, and the subnet manager forgets its members.
-        let then = if is_usable(&self.port) { AfterLeft::Leave } else { AfterLeft::Forget };
+        let then = if is_usable(&self.port) {
+            AfterLeft::Leave
+        } else {
+            AfterLeft::Forget
+        };
         for place in 0..self.groups.capacity() {
-            let Some(group) = self.groups.get_mut(place) else { continue };
+            let Some(group) = self.groups.get_mut(place) else {
+                continue;
+            };
             let keeps_role = match group.role {
                 Role::Broadcast | Role::Listed => self.admin != Admin::Detaching,
                 Role::SendOnly => false,
@@ -239,14 +251,18 @@ impl<B: PacketBuf> Interface<B> {
     /// The broadcast group follows the P_Key, and every other group follows it: scope and P_Key are
     /// part of their MGIDs (RFC 4391 4). Called only while no group is joined.
     fn adopt_partition(&mut self) {
-        let Some(partition) = self.port.partition else { return };
+        let Some(partition) = self.port.partition else {
+            return;
+        };
         let new = BroadcastGroup::new(self.scope, partition.pkey);
         let old = self.broadcast.replace(new);
         if old == Some(new) {
             return;
         }
         for place in 0..self.groups.capacity() {
-            let Some(group) = self.groups.get(place) else { continue };
+            let Some(group) = self.groups.get(place) else {
+                continue;
+            };
             let mgid = match group.role {
                 Role::Broadcast => Some(new.mgid()),
                 Role::Listed | Role::SendOnly => {
@@ -268,7 +284,9 @@ impl<B: PacketBuf> Interface<B> {
 
     /// The link's MTU and queue key are those of the broadcast group.
     fn adopt_broadcast_record(&mut self) {
-        let Some(joined) = self.broadcast_state().and_then(GroupState::joined) else { return };
+        let Some(joined) = self.broadcast_state().and_then(GroupState::joined) else {
+            return;
+        };
         let parameters = joined.record.parameters;
         let mtu = self.port.mtu.min(parameters.mtu).bytes() - ENCAPSULATION_BYTES;
         if core::mem::replace(&mut self.datagram_mtu, mtu) != mtu {
@@ -277,10 +295,16 @@ impl<B: PacketBuf> Interface<B> {
         self.qkey = parameters.qkey;
         match self.queue_pair.state {
             QueuePairState::Open { index, qkey } if qkey != Some(self.qkey) => {
-                self.enter_queue_pair(QueuePairState::QkeyWanted { index, qkey: self.qkey });
+                self.enter_queue_pair(QueuePairState::QkeyWanted {
+                    index,
+                    qkey: self.qkey,
+                });
             }
             QueuePairState::QkeyWanted { index, .. } => {
-                self.queue_pair.state = QueuePairState::QkeyWanted { index, qkey: self.qkey };
+                self.queue_pair.state = QueuePairState::QkeyWanted {
+                    index,
+                    qkey: self.qkey,
+                };
             }
             QueuePairState::Open { .. }
             | QueuePairState::Reset
@@ -300,7 +324,10 @@ impl<B: PacketBuf> Interface<B> {
     /// The only way to change the state of the queue pair.
     fn enter_queue_pair(&mut self, state: QueuePairState) {
         self.queue_pair.state = state;
-        let reopen_at = self.queue_pair.reopen_at.filter(|_| state == QueuePairState::Reset);
+        let reopen_at = self
+            .queue_pair
+            .reopen_at
+            .filter(|_| state == QueuePairState::Reset);
         self.set_timer(Target::QueuePair, state.ends_at().or(reopen_at));
         if state.wanted().is_some() {
             self.push_work(Target::QueuePair);
@@ -308,7 +335,9 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     fn open_queue_pair(&mut self, now: Instant) {
-        let Some(partition) = self.port.partition else { return };
+        let Some(partition) = self.port.partition else {
+            return;
+        };
         let may_open = self.queue_pair.reopen_at.is_none_or(|at| at <= now);
         if self.queue_pair.state == QueuePairState::Reset && may_open {
             self.queue_pair.reopen_at = None;
@@ -376,7 +405,10 @@ impl<B: PacketBuf> Interface<B> {
         match (self.queue_pair.state, result) {
             (QueuePairState::Opening(index), Ok(())) => self.enter_open(now, index, datapath),
             (QueuePairState::SettingQkey { index, qkey }, Ok(())) => {
-                self.enter_queue_pair(QueuePairState::Open { index, qkey: Some(qkey) });
+                self.enter_queue_pair(QueuePairState::Open {
+                    index,
+                    qkey: Some(qkey),
+                });
                 self.refill_receives(now, datapath);
             }
             (QueuePairState::Opening(_) | QueuePairState::SettingQkey { .. }, Err(VerbError)) => {
@@ -386,7 +418,9 @@ impl<B: PacketBuf> Interface<B> {
             }
             (QueuePairState::CloseWaiting, _) => self.enter_queue_pair(QueuePairState::ErrorWanted),
             (QueuePairState::Erring, Ok(())) => {
-                self.enter_queue_pair(QueuePairState::Draining { deadline: now + DRAIN_MAX });
+                self.enter_queue_pair(QueuePairState::Draining {
+                    deadline: now + DRAIN_MAX,
+                });
                 self.finish_queue_pair_drain();
             }
             // A queue pair that cannot go to the error state can still be reset.
@@ -496,11 +530,7 @@ impl<B: PacketBuf> Interface<B> {
 
     /// An SA that does not answer is taken to have no capabilities; it is asked again when the link
     /// comes up or another one takes over.
-    pub(super) fn on_sa_capabilities(
-        &mut self,
-        op: OpId,
-        answer: Result<SaCapabilities, SaError>,
-    ) {
+    pub(super) fn on_sa_capabilities(&mut self, op: OpId, answer: Result<SaCapabilities, SaError>) {
         if op.target != Target::Sa || self.sa.operation != Some(op.generation) {
             self.counters.count(Counter::StaleAnswers);
             return;

@@ -29,7 +29,10 @@ impl<B: PacketBuf> Interface<B> {
         packet: B,
         datapath: &mut impl DataPath<B>,
     ) -> Result<(), RingFull<B>> {
-        if !self.broadcast.is_some_and(|broadcast| broadcast.contains(mgid)) {
+        if !self
+            .broadcast
+            .is_some_and(|broadcast| broadcast.contains(mgid))
+        {
             self.drop_packet(packet, DropReason::InvalidDestination, datapath);
             return Ok(());
         }
@@ -39,7 +42,9 @@ impl<B: PacketBuf> Interface<B> {
             self.drop_packet(packet, DropReason::GroupTableFull, datapath);
             return Ok(());
         };
-        let Some(group) = self.groups.get_mut(place) else { return Ok(()) };
+        let Some(group) = self.groups.get_mut(place) else {
+            return Ok(());
+        };
         group.is_used = true;
         if !group.is_wanted {
             // It is being left; a packet wants it back.
@@ -49,14 +54,21 @@ impl<B: PacketBuf> Interface<B> {
         let mtu = self.mtu_of_group(place);
         if packet.len() > mtu {
             let to = LinkAddress::multicast(mgid);
-            self.send_oversize(&to, mtu, protocol, packet, datapath, |this, piece, datapath| {
-                if let Err(RingFull(piece)) =
-                    this.send_to_group(now, place, protocol, piece, datapath)
-                {
-                    this.queue_on_group(now, place, protocol, piece, datapath);
-                    this.push_backlog(Target::Group(place));
-                }
-            });
+            self.send_oversize(
+                &to,
+                mtu,
+                protocol,
+                packet,
+                datapath,
+                |this, piece, datapath| {
+                    if let Err(RingFull(piece)) =
+                        this.send_to_group(now, place, protocol, piece, datapath)
+                    {
+                        this.queue_on_group(now, place, protocol, piece, datapath);
+                        this.push_backlog(Target::Group(place));
+                    }
+                },
+            );
             return Ok(());
         }
         self.send_to_group(now, place, protocol, packet, datapath)
@@ -75,7 +87,11 @@ impl<B: PacketBuf> Interface<B> {
             && let GroupState::Ready { handle, .. } = group.state
             && group.queue.is_empty()
         {
-            let route = Route { handle, qpn: Qpn::MULTICAST, is_multicast: true };
+            let route = Route {
+                handle,
+                qpn: Qpn::MULTICAST,
+                is_multicast: true,
+            };
             return match self.post(route, protocol, packet, datapath) {
                 Posting::Posted | Posting::Dropped => Ok(()),
                 Posting::RingFull(packet) => Err(RingFull(packet)),
@@ -114,14 +130,18 @@ impl<B: PacketBuf> Interface<B> {
         list: impl Iterator<Item = &'a [u8]> + Clone,
         sink: &mut impl PacketSink<B>,
     ) {
-        let Some(broadcast) = self.broadcast else { return };
+        let Some(broadcast) = self.broadcast else {
+            return;
+        };
         // Report B17: 6-byte addresses of another link type, other partitions, unicast.
         let mgid_of = move |bytes: &[u8]| {
             let mgid = LinkAddress::from_bytes(bytes)?.mgid()?;
             broadcast.contains(mgid).then_some(mgid)
         };
         for place in 0..self.groups.capacity() {
-            let Some(group) = self.groups.get(place) else { continue };
+            let Some(group) = self.groups.get(place) else {
+                continue;
+            };
             let is_listed = list.clone().any(|bytes| mgid_of(bytes) == Some(group.mgid));
             if group.role == Role::Listed && !is_listed {
                 self.remove_group(place, sink);
@@ -146,22 +166,39 @@ impl<B: PacketBuf> Interface<B> {
             self.counters.count(Counter::GroupsRefused);
             return;
         };
-        let Some(group) = self.groups.get_mut(place) else { return };
+        let Some(group) = self.groups.get_mut(place) else {
+            return;
+        };
         let was_send_only = group.role == Role::SendOnly;
         group.role = Role::Listed;
         group.is_wanted = true;
-        if let GroupState::Ready { joined, is_attached, handle, .. } = group.state
+        if let GroupState::Ready {
+            joined,
+            is_attached,
+            handle,
+            ..
+        } = group.state
             && was_send_only
         {
             let renewal = Renewal::Wanted(self.first_try(Role::Listed));
-            self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });
+            self.enter_group(
+                place,
+                GroupState::Ready {
+                    joined,
+                    is_attached,
+                    handle,
+                    renewal,
+                },
+            );
         }
         self.start_group(place);
     }
 
     /// Begins to join a group that is idle, if the link allows it.
     pub(super) fn start_group(&mut self, place: u32) {
-        let Some(group) = self.groups.get(place) else { return };
+        let Some(group) = self.groups.get(place) else {
+            return;
+        };
         let may_join = match (self.lifecycle, group.role) {
             (Lifecycle::Joining, Role::Broadcast) => true,
             (Lifecycle::Joined, Role::Broadcast | Role::Listed) => true,
@@ -189,15 +226,23 @@ impl<B: PacketBuf> Interface<B> {
             Role::Broadcast | Role::Listed => Membership::Full,
             // Hazard H14: a subnet manager that does not know send-only members is asked for a full
             // one, which is then not attached.
-            Role::SendOnly if self.sa.capabilities.send_only_full_member => Membership::SendOnlyFull,
+            Role::SendOnly if self.sa.capabilities.send_only_full_member => {
+                Membership::SendOnlyFull
+            }
             Role::SendOnly => Membership::Full,
         };
-        Try { attempt: 0, creates: false, membership }
+        Try {
+            attempt: 0,
+            creates: false,
+            membership,
+        }
     }
 
     /// The only way to change the state of a group.
     fn enter_group(&mut self, place: u32, state: GroupState) {
-        let Some(group) = self.groups.get_mut(place) else { return };
+        let Some(group) = self.groups.get_mut(place) else {
+            return;
+        };
         group.state = state;
         if state.wants_action() {
             self.push_work(Target::Group(place));
@@ -206,8 +251,13 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     fn arm_group(&mut self, place: u32) {
-        let Some(group) = self.groups.get(place) else { return };
-        let at = [group.hold_until, group.state.ends_at()].into_iter().flatten().min();
+        let Some(group) = self.groups.get(place) else {
+            return;
+        };
+        let at = [group.hold_until, group.state.ends_at()]
+            .into_iter()
+            .flatten()
+            .min();
         self.set_timer(Target::Group(place), at);
     }
 
@@ -215,13 +265,28 @@ impl<B: PacketBuf> Interface<B> {
     pub(super) fn renew_groups(&mut self) {
         self.query_sa_capabilities();
         for place in 0..self.groups.capacity() {
-            let Some(group) = self.groups.get(place) else { continue };
+            let Some(group) = self.groups.get(place) else {
+                continue;
+            };
             let first = self.first_try(group.role);
             match group.state {
-                GroupState::Ready { renewal: Renewal::Joining(_), .. } => {}
-                GroupState::Ready { joined, is_attached, handle, renewal: _ } => {
+                GroupState::Ready {
+                    renewal: Renewal::Joining(_),
+                    ..
+                } => {}
+                GroupState::Ready {
+                    joined,
+                    is_attached,
+                    handle,
+                    renewal: _,
+                } => {
                     let renewal = Renewal::Wanted(first);
-                    let state = GroupState::Ready { joined, is_attached, handle, renewal };
+                    let state = GroupState::Ready {
+                        joined,
+                        is_attached,
+                        handle,
+                        renewal,
+                    };
                     self.enter_group(place, state);
                 }
                 GroupState::BackingOff { .. } => {
@@ -248,10 +313,21 @@ impl<B: PacketBuf> Interface<B> {
 
     pub(super) fn next_group_action(&mut self, place: u32) -> Option<Action> {
         let group = self.groups.get(place)?;
-        let Group { mgid, state, claim, operation: generation, .. } = *group;
+        let Group {
+            mgid,
+            state,
+            claim,
+            operation: generation,
+            ..
+        } = *group;
         if state == GroupState::CancelWanted {
             self.forget_group(place);
-            return Some(Action::CancelQuery { op: OpId { target: Target::Group(place), generation } });
+            return Some(Action::CancelQuery {
+                op: OpId {
+                    target: Target::Group(place),
+                    generation,
+                },
+            });
         }
         if !state.wants_action() {
             return None;
@@ -259,27 +335,53 @@ impl<B: PacketBuf> Interface<B> {
         let op = self.begin_operation(Target::Group(place));
         self.groups.get_mut(place)?.operation = op.generation;
         let (next, action) = match state {
-            GroupState::JoinWanted(attempt) => {
-                (GroupState::Joining(attempt), self.join_action(op, place, attempt)?)
-            }
-            GroupState::Ready { joined, is_attached, handle, renewal: Renewal::Wanted(attempt) } => {
+            GroupState::JoinWanted(attempt) => (
+                GroupState::Joining(attempt),
+                self.join_action(op, place, attempt)?,
+            ),
+            GroupState::Ready {
+                joined,
+                is_attached,
+                handle,
+                renewal: Renewal::Wanted(attempt),
+            } => {
                 let renewal = Renewal::Joining(attempt);
-                let next = GroupState::Ready { joined, is_attached, handle, renewal };
+                let next = GroupState::Ready {
+                    joined,
+                    is_attached,
+                    handle,
+                    renewal,
+                };
                 (next, self.join_action(op, place, attempt)?)
             }
             GroupState::AttachWanted(joined) => {
                 let mlid = joined.record.mlid;
-                (GroupState::Attaching(joined), Action::AttachGroup { op, mgid, mlid })
+                (
+                    GroupState::Attaching(joined),
+                    Action::AttachGroup { op, mgid, mlid },
+                )
             }
             GroupState::DetachWanted(left) => {
                 let (mgid, mlid) = left.attached?;
-                (GroupState::Detaching(left), Action::DetachGroup { op, mgid, mlid })
+                (
+                    GroupState::Detaching(left),
+                    Action::DetachGroup { op, mgid, mlid },
+                )
             }
             GroupState::LeaveWanted { tries } => {
-                let Claim { mgid, port_gid, join_states } = claim?;
+                let Claim {
+                    mgid,
+                    port_gid,
+                    join_states,
+                } = claim?;
                 let membership = join_states.next_to_leave()?;
                 self.counters.count(Counter::Leaves);
-                let action = Action::LeaveGroup { op, mgid, port_gid, membership };
+                let action = Action::LeaveGroup {
+                    op,
+                    mgid,
+                    port_gid,
+                    membership,
+                };
                 (GroupState::Leaving { tries }, action)
             }
             GroupState::Idle
@@ -301,19 +403,37 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     fn join_action(&mut self, op: OpId, place: u32, attempt: Try) -> Option<Action> {
-        let Try { attempt: _, creates, membership } = attempt;
+        let Try {
+            attempt: _,
+            creates,
+            membership,
+        } = attempt;
         let pkey = self.port.partition?.pkey.full();
         let port_gid = self.port.gid;
         // Report B16: what is created is like the broadcast group; what exists is taken as it is.
         let like = self.broadcast_state().and_then(GroupState::joined);
-        let create = like.filter(|_| creates).map(|joined| joined.record.parameters);
+        let create = like
+            .filter(|_| creates)
+            .map(|joined| joined.record.parameters);
         let group = self.groups.get_mut(place)?;
         let mgid = group.mgid;
-        let claimed = group.claim.map_or(JoinStates::empty(), |claim| claim.join_states);
+        let claimed = group
+            .claim
+            .map_or(JoinStates::empty(), |claim| claim.join_states);
         let join_states = claimed | membership.into();
-        group.claim = Some(Claim { mgid, port_gid, join_states });
+        group.claim = Some(Claim {
+            mgid,
+            port_gid,
+            join_states,
+        });
         self.counters.count(Counter::Joins);
-        let request = JoinRequest { mgid, port_gid, pkey, membership, create };
+        let request = JoinRequest {
+            mgid,
+            port_gid,
+            pkey,
+            membership,
+            create,
+        };
         Some(Action::JoinGroup { op, request })
     }
 
@@ -324,7 +444,9 @@ impl<B: PacketBuf> Interface<B> {
         answer: Result<GroupRecord, SaError>,
         sink: &mut impl PacketSink<B>,
     ) {
-        let Some((place, state)) = self.waiting_group(op) else { return };
+        let Some((place, state)) = self.waiting_group(op) else {
+            return;
+        };
         if answer.is_err() {
             self.counters.count(Counter::JoinsFailed);
         }
@@ -333,15 +455,16 @@ impl<B: PacketBuf> Interface<B> {
                 Ok(record) => self.on_joined(now, place, record, attempt),
                 Err(error) => self.on_join_failed(now, place, attempt, error, sink),
             },
-            GroupState::Ready { renewal: Renewal::Joining(attempt), .. } => {
-                match self.check_record(place, answer) {
-                    Ok(record) => self.on_renewed(now, place, record, attempt),
-                    Err(error) => {
-                        let renewal = self.after_refusal(now, place, attempt, error);
-                        self.enter_renewal(place, renewal);
-                    }
+            GroupState::Ready {
+                renewal: Renewal::Joining(attempt),
+                ..
+            } => match self.check_record(place, answer) {
+                Ok(record) => self.on_renewed(now, place, record, attempt),
+                Err(error) => {
+                    let renewal = self.after_refusal(now, place, attempt, error);
+                    self.enter_renewal(place, renewal);
                 }
-            }
+            },
             // Whatever the answer is: that a join was asked for is reason enough to leave.
             GroupState::JoinAbandoned(left) => self.detach_or_leave(place, left, sink),
             GroupState::Idle
@@ -387,25 +510,41 @@ impl<B: PacketBuf> Interface<B> {
             Role::Broadcast => record.parameters.mtu <= self.port.mtu,
             Role::Listed | Role::SendOnly => true,
         };
-        if is_ours && fits { Ok(record) } else { Err(SaError::Unusable) }
+        if is_ours && fits {
+            Ok(record)
+        } else {
+            Err(SaError::Unusable)
+        }
     }
 
     fn on_joined(&mut self, now: Instant, place: u32, record: GroupRecord, attempt: Try) {
         self.notice_join_recovered(place);
-        let joined = Joined { record, membership: attempt.membership };
+        let joined = Joined {
+            record,
+            membership: attempt.membership,
+        };
         self.use_membership(now, place, joined, false);
     }
 
     /// Puts a membership to use: a group that is listened to is attached first, then addressed.
     fn use_membership(&mut self, now: Instant, place: u32, joined: Joined, is_attached: bool) {
-        let Some(group) = self.groups.get(place) else { return };
+        let Some(group) = self.groups.get(place) else {
+            return;
+        };
         if listens(group.role) && joined.membership == Membership::Full && !is_attached {
             self.enter_group(place, GroupState::AttachWanted(joined));
             return;
         }
         match self.make_handle(Target::Group(place), address_vector(&joined.record)) {
             Some(handle) => {
-                self.enter_group(place, GroupState::Addressing { joined, is_attached, handle });
+                self.enter_group(
+                    place,
+                    GroupState::Addressing {
+                        joined,
+                        is_attached,
+                        handle,
+                    },
+                );
             }
             None => self.enter_unusable(now, place, joined, is_attached),
         }
@@ -413,7 +552,14 @@ impl<B: PacketBuf> Interface<B> {
 
     fn enter_unusable(&mut self, now: Instant, place: u32, joined: Joined, is_attached: bool) {
         let retry_at = now + REOPEN_AFTER;
-        self.enter_group(place, GroupState::Unusable { joined, is_attached, retry_at });
+        self.enter_group(
+            place,
+            GroupState::Unusable {
+                joined,
+                is_attached,
+                retry_at,
+            },
+        );
     }
 
     fn on_join_failed(
@@ -424,7 +570,9 @@ impl<B: PacketBuf> Interface<B> {
         error: SaError,
         sink: &mut impl PacketSink<B>,
     ) {
-        let Some(group) = self.groups.get(place) else { return };
+        let Some(group) = self.groups.get(place) else {
+            return;
+        };
         let is_send_only = group.role == Role::SendOnly;
         match self.after_refusal(now, place, attempt, error) {
             Renewal::Wanted(next) => self.enter_group(place, GroupState::JoinWanted(next)),
@@ -444,29 +592,61 @@ impl<B: PacketBuf> Interface<B> {
 
     /// What follows when the SA did not grant a join.
     fn after_refusal(&mut self, now: Instant, place: u32, attempt: Try, error: SaError) -> Renewal {
-        let Some(group) = self.groups.get(place) else { return Renewal::Current };
+        let Some(group) = self.groups.get(place) else {
+            return Renewal::Current;
+        };
         // RFC 4391 5: the broadcast group is there before any interface; other groups are created by
         // the first that needs them.
         if group.role != Role::Broadcast && !attempt.creates && means_absent(error) {
-            return Renewal::Wanted(Try { creates: true, ..attempt });
+            return Renewal::Wanted(Try {
+                creates: true,
+                ..attempt
+            });
         }
         self.notice_join_failing(place, error);
         let retry_at = now + back_off(attempt.attempt, self.seed.draw());
-        Renewal::BackingOff { attempt: attempt.attempt.saturating_add(1), retry_at }
+        Renewal::BackingOff {
+            attempt: attempt.attempt.saturating_add(1),
+            retry_at,
+        }
     }
 
     fn enter_renewal(&mut self, place: u32, renewal: Renewal) {
-        let Some(group) = self.groups.get(place) else { return };
-        if let GroupState::Ready { joined, is_attached, handle, renewal: _ } = group.state {
-            self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });
+        let Some(group) = self.groups.get(place) else {
+            return;
+        };
+        if let GroupState::Ready {
+            joined,
+            is_attached,
+            handle,
+            renewal: _,
+        } = group.state
+        {
+            self.enter_group(
+                place,
+                GroupState::Ready {
+                    joined,
+                    is_attached,
+                    handle,
+                    renewal,
+                },
+            );
         }
     }
 
     /// The SA confirmed a membership again, perhaps with other properties (report B13).
     fn on_renewed(&mut self, now: Instant, place: u32, record: GroupRecord, attempt: Try) {
         self.notice_join_recovered(place);
-        let Some(group) = self.groups.get(place) else { return };
-        let GroupState::Ready { joined: old, is_attached, handle, renewal: _ } = group.state else {
+        let Some(group) = self.groups.get(place) else {
+            return;
+        };
+        let GroupState::Ready {
+            joined: old,
+            is_attached,
+            handle,
+            renewal: _,
+        } = group.state
+        else {
             return;
         };
         let membership = match old.membership {
@@ -477,7 +657,10 @@ impl<B: PacketBuf> Interface<B> {
         let listens_at_last = listens(group.role) && membership == Membership::Full && !is_attached;
         if record.mlid != old.record.mlid && is_attached {
             let attached = Some((old.record.mgid, old.record.mlid));
-            let left = Left { attached, then: AfterLeft::Attach(joined) };
+            let left = Left {
+                attached,
+                then: AfterLeft::Attach(joined),
+            };
             self.retire_handle(handle);
             self.enter_group(place, GroupState::DetachWanted(left));
         } else if address_vector(&record) != address_vector(&old.record) || listens_at_last {
@@ -485,7 +668,15 @@ impl<B: PacketBuf> Interface<B> {
             self.use_membership(now, place, joined, is_attached);
         } else {
             let renewal = Renewal::Current;
-            self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });
+            self.enter_group(
+                place,
+                GroupState::Ready {
+                    joined,
+                    is_attached,
+                    handle,
+                    renewal,
+                },
+            );
         }
     }
 
@@ -496,12 +687,17 @@ impl<B: PacketBuf> Interface<B> {
         then: AfterLeft,
         sink: &mut impl PacketSink<B>,
     ) {
-        let Some(group) = self.groups.get_mut(place) else { return };
+        let Some(group) = self.groups.get_mut(place) else {
+            return;
+        };
         let forgets = then == AfterLeft::Forget;
         if forgets {
             group.claim = None;
         }
-        let unattached = Left { attached: None, then };
+        let unattached = Left {
+            attached: None,
+            then,
+        };
         match group.state {
             GroupState::Joining(_) | GroupState::JoinAbandoned(_) | GroupState::Leaving { .. }
                 if forgets =>
@@ -518,17 +714,33 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::LeaveWanted { .. }
             | GroupState::LeaveBackingOff { .. } => self.detach_or_leave(place, unattached, sink),
             GroupState::Attaching(joined) => {
-                let left = Left { attached: Some((joined.record.mgid, joined.record.mlid)), then };
+                let left = Left {
+                    attached: Some((joined.record.mgid, joined.record.mlid)),
+                    then,
+                };
                 self.enter_group(place, GroupState::AttachAbandoned(left));
             }
-            GroupState::Addressing { joined, is_attached, handle } => {
+            GroupState::Addressing {
+                joined,
+                is_attached,
+                handle,
+            } => {
                 self.retire_handle(handle);
                 self.detach_or_leave(place, left_of(&joined, is_attached, then), sink);
             }
-            GroupState::Unusable { joined, is_attached, .. } => {
+            GroupState::Unusable {
+                joined,
+                is_attached,
+                ..
+            } => {
                 self.detach_or_leave(place, left_of(&joined, is_attached, then), sink);
             }
-            GroupState::Ready { joined, is_attached, handle, renewal } => {
+            GroupState::Ready {
+                joined,
+                is_attached,
+                handle,
+                renewal,
+            } => {
                 self.retire_handle(handle);
                 let left = left_of(&joined, is_attached, then);
                 match renewal {
@@ -571,7 +783,10 @@ impl<B: PacketBuf> Interface<B> {
     /// Tells the SA of every membership that it may have of us.
     fn leave_or_settle(&mut self, place: u32, tries: u8, sink: &mut impl PacketSink<B>) {
         let claim = self.groups.get(place).and_then(|group| group.claim);
-        if claim.and_then(|claim| claim.join_states.next_to_leave()).is_some() {
+        if claim
+            .and_then(|claim| claim.join_states.next_to_leave())
+            .is_some()
+        {
             self.enter_group(place, GroupState::LeaveWanted { tries });
         } else {
             self.settle_group(place, sink);
@@ -585,7 +800,9 @@ impl<B: PacketBuf> Interface<B> {
         answer: Result<(), SaError>,
         sink: &mut impl PacketSink<B>,
     ) {
-        let Some((place, state)) = self.waiting_group(op) else { return };
+        let Some((place, state)) = self.waiting_group(op) else {
+            return;
+        };
         let GroupState::Leaving { tries } = state else {
             self.counters.count(Counter::StaleAnswers);
             return;
@@ -599,7 +816,10 @@ impl<B: PacketBuf> Interface<B> {
         };
         if !was_heard {
             let retry_at = now + back_off(tries, self.seed.draw());
-            let state = GroupState::LeaveBackingOff { tries: tries + 1, retry_at };
+            let state = GroupState::LeaveBackingOff {
+                tries: tries + 1,
+                retry_at,
+            };
             self.enter_group(place, state);
             return;
         }
@@ -614,7 +834,9 @@ impl<B: PacketBuf> Interface<B> {
 
     /// A cancelled query is over; nothing waits, since the link is down.
     fn forget_group(&mut self, place: u32) {
-        let Some(group) = self.groups.get(place) else { return };
+        let Some(group) = self.groups.get(place) else {
+            return;
+        };
         if group.is_wanted {
             self.enter_group(place, GroupState::Idle);
             self.start_group(place);
@@ -642,7 +864,9 @@ impl<B: PacketBuf> Interface<B> {
     ) -> bool {
         let waiting = self.groups.of_operation(op);
         let state = waiting.and_then(|place| Some((place, self.groups.get(place)?.state)));
-        let Some((place, state)) = state else { return false };
+        let Some((place, state)) = state else {
+            return false;
+        };
         match (state, result) {
             (GroupState::Attaching(joined), Ok(())) => {
                 self.use_membership(now, place, joined, true);
@@ -654,8 +878,16 @@ impl<B: PacketBuf> Interface<B> {
                 self.enter_group(place, GroupState::DetachWanted(left));
             }
             // A group that cannot be detached is the adapter's to keep; the core lets go.
-            (GroupState::AttachAbandoned(left), Err(VerbError)) | (GroupState::Detaching(left), _) => {
-                self.detach_or_leave(place, Left { attached: None, ..left }, sink);
+            (GroupState::AttachAbandoned(left), Err(VerbError))
+            | (GroupState::Detaching(left), _) => {
+                self.detach_or_leave(
+                    place,
+                    Left {
+                        attached: None,
+                        ..left
+                    },
+                    sink,
+                );
             }
             (
                 GroupState::Idle
@@ -685,9 +917,18 @@ impl<B: PacketBuf> Interface<B> {
         created: u32,
         datapath: &mut impl DataPath<B>,
     ) {
-        let Some(group) = self.groups.get(place) else { return };
+        let Some(group) = self.groups.get(place) else {
+            return;
+        };
         let role = group.role;
-        let GroupState::Addressing { joined, is_attached, handle } = group.state else { return };
+        let GroupState::Addressing {
+            joined,
+            is_attached,
+            handle,
+        } = group.state
+        else {
+            return;
+        };
         if handle != created {
             return;
         }
@@ -697,13 +938,27 @@ impl<B: PacketBuf> Interface<B> {
         } else {
             Renewal::Current
         };
-        self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });
+        self.enter_group(
+            place,
+            GroupState::Ready {
+                joined,
+                is_attached,
+                handle,
+                renewal,
+            },
+        );
         self.drain_group(now, place, datapath);
     }
 
     pub(super) fn on_group_unaddressed(&mut self, now: Instant, place: u32, failed: u32) {
-        let Some(group) = self.groups.get(place) else { return };
-        if let GroupState::Addressing { joined, is_attached, handle } = group.state
+        let Some(group) = self.groups.get(place) else {
+            return;
+        };
+        if let GroupState::Addressing {
+            joined,
+            is_attached,
+            handle,
+        } = group.state
             && handle == failed
         {
             self.enter_unusable(now, place, joined, is_attached);
@@ -716,11 +971,15 @@ impl<B: PacketBuf> Interface<B> {
         place: u32,
         sink: &mut impl PacketSink<B>,
     ) {
-        let Some(group) = self.groups.get(place) else { return };
+        let Some(group) = self.groups.get(place) else {
+            return;
+        };
         if group.hold_until.is_some_and(|until| until <= now) {
             self.drop_group_queue(place, DropReason::PendingExpired, sink);
         }
-        let Some(group) = self.groups.get(place) else { return };
+        let Some(group) = self.groups.get(place) else {
+            return;
+        };
         if group.state.ends_at().is_none_or(|at| at > now) {
             self.arm_group(place);
             return;
@@ -730,10 +989,17 @@ impl<B: PacketBuf> Interface<B> {
             GroupState::BackingOff { attempt, .. } => {
                 self.enter_group(place, GroupState::JoinWanted(Try { attempt, ..first }));
             }
-            GroupState::Ready { renewal: Renewal::BackingOff { attempt, .. }, .. } => {
+            GroupState::Ready {
+                renewal: Renewal::BackingOff { attempt, .. },
+                ..
+            } => {
                 self.enter_renewal(place, Renewal::Wanted(Try { attempt, ..first }));
             }
-            GroupState::Unusable { joined, is_attached, .. } => {
+            GroupState::Unusable {
+                joined,
+                is_attached,
+                ..
+            } => {
                 self.use_membership(now, place, joined, is_attached);
             }
             GroupState::LeaveBackingOff { tries, .. } => self.leave_or_settle(place, tries, sink),
@@ -791,7 +1057,9 @@ impl<B: PacketBuf> Interface<B> {
     ) {
         while let Some(group) = self.groups.get_mut(place) {
             group.hold_until = None;
-            let Some(pending) = self.pending.pop(&mut group.queue) else { break };
+            let Some(pending) = self.pending.pop(&mut group.queue) else {
+                break;
+            };
             self.drop_packet(pending.packet, reason, sink);
         }
         self.arm_group(place);
@@ -806,21 +1074,33 @@ impl<B: PacketBuf> Interface<B> {
     ) {
         let mtu = self.mtu_of_group(place);
         while let Some(group) = self.groups.get_mut(place) {
-            let GroupState::Ready { handle, .. } = group.state else { return };
+            let GroupState::Ready { handle, .. } = group.state else {
+                return;
+            };
             let mgid = group.mgid;
             let first = self.pending.first_bytes(&group.queue);
             if first.is_some_and(|bytes| self.sends.vacant() < self.sends_needed(bytes, mtu)) {
                 self.push_backlog(Target::Group(place));
                 return;
             }
-            let Some(group) = self.groups.get_mut(place) else { return };
-            let Some(Pending { protocol, packet, bytes: _ }) = self.pending.pop(&mut group.queue)
+            let Some(group) = self.groups.get_mut(place) else {
+                return;
+            };
+            let Some(Pending {
+                protocol,
+                packet,
+                bytes: _,
+            }) = self.pending.pop(&mut group.queue)
             else {
                 group.hold_until = None;
                 self.arm_group(place);
                 return;
             };
-            let route = Route { handle, qpn: Qpn::MULTICAST, is_multicast: true };
+            let route = Route {
+                handle,
+                qpn: Qpn::MULTICAST,
+                is_multicast: true,
+            };
             if packet.len() > mtu {
                 // The group turned out narrower than the link.
                 let to = LinkAddress::multicast(mgid);
@@ -850,7 +1130,9 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     fn notice_join_failing(&mut self, place: u32, error: SaError) {
-        let Some(group) = self.groups.get_mut(place) else { return };
+        let Some(group) = self.groups.get_mut(place) else {
+            return;
+        };
         if !core::mem::replace(&mut group.is_noticed, true) {
             let mgid = group.mgid;
             let is_unusable = group.role == Role::Broadcast && error == SaError::Unusable;
@@ -863,7 +1145,9 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     fn notice_join_recovered(&mut self, place: u32) {
-        let Some(group) = self.groups.get_mut(place) else { return };
+        let Some(group) = self.groups.get_mut(place) else {
+            return;
+        };
         if core::mem::take(&mut group.is_noticed) {
             let notice = Notice::JoinRecovered(group.mgid);
             self.notice(notice);
@@ -872,8 +1156,13 @@ impl<B: PacketBuf> Interface<B> {
 
     /// The MTU of a group: it may be narrower than the link (report B16).
     fn mtu_of_group(&self, place: u32) -> usize {
-        let joined = self.groups.get(place).and_then(|group| group.state.joined());
-        joined.map_or(self.datagram_mtu, |joined| self.mtu_within(joined.record.parameters.mtu))
+        let joined = self
+            .groups
+            .get(place)
+            .and_then(|group| group.state.joined());
+        joined.map_or(self.datagram_mtu, |joined| {
+            self.mtu_within(joined.record.parameters.mtu)
+        })
     }
 }
 

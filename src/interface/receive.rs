@@ -37,11 +37,7 @@ struct ArpFront {
 }
 
 impl<B: PacketBuf> Interface<B> {
-    pub(super) fn on_receive(
-        &mut self,
-        receive: Receive<B>,
-        datapath: &mut impl DataPath<B>,
-    ) {
+    pub(super) fn on_receive(&mut self, receive: Receive<B>, datapath: &mut impl DataPath<B>) {
         let reason = match self.lifecycle {
             Lifecycle::Joined | Lifecycle::Joining => None,
             Lifecycle::Down
@@ -55,7 +51,12 @@ impl<B: PacketBuf> Interface<B> {
             self.drop_packet(receive.packet, reason, datapath);
             return;
         }
-        let Receive { mut packet, has_grh, source_lid, source_qpn } = receive;
+        let Receive {
+            mut packet,
+            has_grh,
+            source_lid,
+            source_qpn,
+        } = receive;
         // Hazard H8: a frame may be shorter than the two headers.
         let mut front = [0; FRONT_BYTES];
         let bytes = packet.len() - GRH_BYTES.min(packet.len());
@@ -68,8 +69,8 @@ impl<B: PacketBuf> Interface<B> {
         let protocol = front.encapsulation.protocol();
         let grh = has_grh.then_some(&front.grh);
         let cast = self.cast_of(grh);
-        let is_own = source_qpn == self.qpn
-            && self.port.lid.is_some_and(|lid| lid.value() == source_lid);
+        let is_own =
+            source_qpn == self.qpn && self.port.lid.is_some_and(|lid| lid.value() == source_lid);
         if is_own && cast != Cast::Unicast {
             self.drop_packet(packet, DropReason::OwnMulticast, datapath);
             return;
@@ -86,7 +87,10 @@ impl<B: PacketBuf> Interface<B> {
     /// Decided by the destination GID of the GRH, as report B29 asks. Without a GRH it is unicast, and
     /// the 40 bytes in its place are not looked at.
     fn cast_of(&self, grh: Option<&Grh>) -> Cast {
-        let Some(group) = grh.map(|grh| grh.destination).filter(|gid| gid.is_multicast()) else {
+        let Some(group) = grh
+            .map(|grh| grh.destination)
+            .filter(|gid| gid.is_multicast())
+        else {
             return Cast::Unicast;
         };
         if self.broadcast().is_some_and(|mgid| mgid.gid() == group) {
@@ -117,8 +121,12 @@ impl<B: PacketBuf> Interface<B> {
             if packet.copy_out(0, &mut front).is_err() {
                 return;
             }
-            let Ok(ArpFront { types: _, link_address_bytes, rest: _, sender }) =
-                ArpFront::read_from_bytes(&front)
+            let Ok(ArpFront {
+                types: _,
+                link_address_bytes,
+                rest: _,
+                sender,
+            }) = ArpFront::read_from_bytes(&front)
             else {
                 return;
             };
@@ -130,8 +138,12 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     fn compare_lid(&mut self, sender: &LinkAddress, source_lid: u16) {
-        let Some(place) = self.paths.find(sender) else { return };
-        let Some(path) = self.paths.get(place) else { return };
+        let Some(place) = self.paths.find(sender) else {
+            return;
+        };
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
         if let PathState::Ready { record, .. } = path.state
             && record.lid.value() != source_lid
         {

@@ -40,21 +40,30 @@ impl<B: PacketBuf> Interface<B> {
             self.drop_packet(packet, DropReason::PathTableFull, datapath);
             return Ok(());
         };
-        let Some(path) = self.paths.get_mut(place) else { return Ok(()) };
+        let Some(path) = self.paths.get_mut(place) else {
+            return Ok(());
+        };
         path.is_used = true;
         let state = path.state;
         let mtu = self.mtu_of_path(&state);
         if packet.len() > mtu {
             self.notice_too_big(place, mtu);
-            self.send_oversize(to, mtu, protocol, packet, datapath, |this, piece, datapath| {
-                if let Err(RingFull(piece)) =
-                    this.send_to_path(now, place, protocol, piece, datapath)
-                {
-                    // The first pieces are on their way, so the others wait for room.
-                    this.queue_on_path(now, place, protocol, piece, datapath);
-                    this.push_backlog(Target::Path(place));
-                }
-            });
+            self.send_oversize(
+                to,
+                mtu,
+                protocol,
+                packet,
+                datapath,
+                |this, piece, datapath| {
+                    if let Err(RingFull(piece)) =
+                        this.send_to_path(now, place, protocol, piece, datapath)
+                    {
+                        // The first pieces are on their way, so the others wait for room.
+                        this.queue_on_path(now, place, protocol, piece, datapath);
+                        this.push_backlog(Target::Path(place));
+                    }
+                },
+            );
             return Ok(());
         }
         self.send_to_path(now, place, protocol, packet, datapath)
@@ -75,19 +84,28 @@ impl<B: PacketBuf> Interface<B> {
         };
         let qpn = path.address.qpn();
         match path.state {
-            PathState::Ready { handle, freshness, .. } => {
+            PathState::Ready {
+                handle, freshness, ..
+            } => {
                 if let Freshness::Stale { since } = freshness
                     && since <= now
                 {
                     self.refresh_path(place);
                 }
-                let has_room = self.paths.get(place).is_some_and(|path| path.queue.is_empty());
+                let has_room = self
+                    .paths
+                    .get(place)
+                    .is_some_and(|path| path.queue.is_empty());
                 if !has_room {
                     // Packets wait for room in the ring already: this one goes behind them.
                     self.queue_on_path(now, place, protocol, packet, datapath);
                     return Ok(());
                 }
-                let route = Route { handle, qpn, is_multicast: false };
+                let route = Route {
+                    handle,
+                    qpn,
+                    is_multicast: false,
+                };
                 match self.post(route, protocol, packet, datapath) {
                     Posting::Posted => self.count_sent(place),
                     Posting::Dropped => {}
@@ -95,7 +113,12 @@ impl<B: PacketBuf> Interface<B> {
                 }
             }
             PathState::Unreachable { attempt, retry_at } if retry_at <= now => {
-                self.enter_path(place, PathState::QueryWanted { attempt: attempt.saturating_add(1) });
+                self.enter_path(
+                    place,
+                    PathState::QueryWanted {
+                        attempt: attempt.saturating_add(1),
+                    },
+                );
                 self.queue_on_path(now, place, protocol, packet, datapath);
             }
             PathState::Unreachable { .. } => {
@@ -130,7 +153,9 @@ impl<B: PacketBuf> Interface<B> {
 
     /// The only way to change the state of a path.
     fn enter_path(&mut self, place: u32, state: PathState) {
-        let Some(path) = self.paths.get_mut(place) else { return };
+        let Some(path) = self.paths.get_mut(place) else {
+            return;
+        };
         path.state = state;
         if state.wants_action() {
             self.push_work(Target::Path(place));
@@ -139,16 +164,27 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     fn arm_path(&mut self, place: u32) {
-        let Some(path) = self.paths.get(place) else { return };
-        let at = [path.hold_until, path.state.ends_at()].into_iter().flatten().min();
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
+        let at = [path.hold_until, path.state.ends_at()]
+            .into_iter()
+            .flatten()
+            .min();
         self.set_timer(Target::Path(place), at);
     }
 
     /// Gives back all that a path has, and its place. No packet waits for it.
     fn remove_path(&mut self, place: u32) {
-        let Some(path) = self.paths.get(place) else { return };
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
         match path.state {
-            PathState::Ready { handle, freshness: Freshness::Replacing { handle: new, .. }, .. } => {
+            PathState::Ready {
+                handle,
+                freshness: Freshness::Replacing { handle: new, .. },
+                ..
+            } => {
                 self.retire_handle(handle);
                 self.retire_handle(new);
             }
@@ -169,11 +205,16 @@ impl<B: PacketBuf> Interface<B> {
     /// Gives up every path and the packets that wait for it.
     pub(super) fn drop_paths(&mut self, reason: DropReason, sink: &mut impl PacketSink<B>) {
         for place in 0..self.paths.capacity() {
-            let Some(path) = self.paths.get(place) else { continue };
+            let Some(path) = self.paths.get(place) else {
+                continue;
+            };
             let is_asking = match path.state {
                 PathState::Querying { .. }
                 | PathState::CancelWanted
-                | PathState::Ready { freshness: Freshness::Querying, .. } => true,
+                | PathState::Ready {
+                    freshness: Freshness::Querying,
+                    ..
+                } => true,
                 PathState::Blocked
                 | PathState::QueryWanted { .. }
                 | PathState::BackingOff { .. }
@@ -196,7 +237,11 @@ impl<B: PacketBuf> Interface<B> {
 
     /// The link came up.
     pub(super) fn unblock_path(&mut self, place: u32) {
-        if self.paths.get(place).is_some_and(|path| path.state == PathState::Blocked) {
+        if self
+            .paths
+            .get(place)
+            .is_some_and(|path| path.state == PathState::Blocked)
+        {
             self.enter_path(place, fresh_query());
         }
     }
@@ -204,11 +249,24 @@ impl<B: PacketBuf> Interface<B> {
     /// A light flush: what is known stays in use and is looked up again, what failed is tried anew.
     pub(super) fn mark_paths_stale(&mut self, now: Instant) {
         for place in 0..self.paths.capacity() {
-            let Some(path) = self.paths.get(place) else { continue };
+            let Some(path) = self.paths.get(place) else {
+                continue;
+            };
             match path.state {
-                PathState::Ready { record, handle, freshness: Freshness::Fresh } => {
+                PathState::Ready {
+                    record,
+                    handle,
+                    freshness: Freshness::Fresh,
+                } => {
                     let freshness = Freshness::Stale { since: now };
-                    self.enter_path(place, PathState::Ready { record, handle, freshness });
+                    self.enter_path(
+                        place,
+                        PathState::Ready {
+                            record,
+                            handle,
+                            freshness,
+                        },
+                    );
                 }
                 PathState::BackingOff { .. } => self.enter_path(place, fresh_query()),
                 PathState::Unreachable { .. } => self.remove_path(place),
@@ -223,17 +281,38 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     fn refresh_path(&mut self, place: u32) {
-        let Some(path) = self.paths.get(place) else { return };
-        if let PathState::Ready { record, handle, freshness: Freshness::Stale { .. } } = path.state {
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
+        if let PathState::Ready {
+            record,
+            handle,
+            freshness: Freshness::Stale { .. },
+        } = path.state
+        {
             let freshness = Freshness::QueryWanted;
-            self.enter_path(place, PathState::Ready { record, handle, freshness });
+            self.enter_path(
+                place,
+                PathState::Ready {
+                    record,
+                    handle,
+                    freshness,
+                },
+            );
         }
     }
 
     /// The record is proven wrong: nothing more is sent with it, packets wait for the new one.
     pub(super) fn on_path_moved(&mut self, place: u32) {
-        let Some(path) = self.paths.get(place) else { return };
-        let PathState::Ready { handle, freshness, .. } = path.state else { return };
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
+        let PathState::Ready {
+            handle, freshness, ..
+        } = path.state
+        else {
+            return;
+        };
         self.counters.count(Counter::PathsMoved);
         self.retire_handle(handle);
         match freshness {
@@ -252,13 +331,22 @@ impl<B: PacketBuf> Interface<B> {
         let destination = path.address.gid();
         let next = match path.state {
             PathState::QueryWanted { attempt } => PathState::Querying { attempt },
-            PathState::Ready { record, handle, freshness: Freshness::QueryWanted } => {
-                PathState::Ready { record, handle, freshness: Freshness::Querying }
-            }
+            PathState::Ready {
+                record,
+                handle,
+                freshness: Freshness::QueryWanted,
+            } => PathState::Ready {
+                record,
+                handle,
+                freshness: Freshness::Querying,
+            },
             PathState::CancelWanted => {
                 self.remove_path(place);
                 return Some(Action::CancelQuery {
-                    op: OpId { target: Target::Path(place), generation },
+                    op: OpId {
+                        target: Target::Path(place),
+                        generation,
+                    },
                 });
             }
             PathState::Blocked
@@ -273,7 +361,11 @@ impl<B: PacketBuf> Interface<B> {
         self.paths.get_mut(place)?.operation = op.generation;
         self.enter_path(place, next);
         self.counters.count(Counter::PathQueries);
-        let query = PathQuery { destination, source: self.port.gid, pkey };
+        let query = PathQuery {
+            destination,
+            source: self.port.gid,
+            pkey,
+        };
         Some(Action::QueryPath { op, query })
     }
 
@@ -293,7 +385,11 @@ impl<B: PacketBuf> Interface<B> {
             return;
         };
         let answer = answer.and_then(|record| {
-            if record.destination == gid { Ok(record) } else { Err(SaError::Unusable) }
+            if record.destination == gid {
+                Ok(record)
+            } else {
+                Err(SaError::Unusable)
+            }
         });
         if answer.is_err() {
             self.counters.count(Counter::PathQueriesFailed);
@@ -316,7 +412,14 @@ impl<B: PacketBuf> Interface<B> {
                 self.notice_unresolved(place, error);
                 self.fail_path(now, place, attempt, DropReason::PathUnresolved, sink);
             }
-            (PathState::Ready { record, handle, freshness: Freshness::Querying }, answer) => {
+            (
+                PathState::Ready {
+                    record,
+                    handle,
+                    freshness: Freshness::Querying,
+                },
+                answer,
+            ) => {
                 self.on_path_refreshed(now, place, (record, handle), answer, sink);
             }
             (
@@ -343,7 +446,13 @@ impl<B: PacketBuf> Interface<B> {
         let (record, freshness) = match answer {
             Ok(new) if address_vector(&new) == address_vector(&old) => (new, Freshness::Fresh),
             Ok(new) => match self.make_handle(Target::Path(place), address_vector(&new)) {
-                Some(handle) => (old, Freshness::Replacing { record: new, handle }),
+                Some(handle) => (
+                    old,
+                    Freshness::Replacing {
+                        record: new,
+                        handle,
+                    },
+                ),
                 None => (old, still_stale(now)),
             },
             Err(error @ SaError::Refused(SaRefusal::NoRecords)) => {
@@ -356,7 +465,14 @@ impl<B: PacketBuf> Interface<B> {
                 (old, still_stale(now))
             }
         };
-        self.enter_path(place, PathState::Ready { record, handle, freshness });
+        self.enter_path(
+            place,
+            PathState::Ready {
+                record,
+                handle,
+                freshness,
+            },
+        );
     }
 
     /// A path has no way to its neighbour: what waits is dropped at once, and the SA is left alone for
@@ -372,7 +488,13 @@ impl<B: PacketBuf> Interface<B> {
         let factor = 1u32.checked_shl(attempt.into()).unwrap_or(u32::MAX);
         let wait: Duration = PATH_RETRY_FIRST.saturating_mul(factor).min(PATH_RETRY_MAX);
         self.drop_path_queue(place, reason, sink);
-        self.enter_path(place, PathState::Unreachable { attempt, retry_at: now + wait });
+        self.enter_path(
+            place,
+            PathState::Unreachable {
+                attempt,
+                retry_at: now + wait,
+            },
+        );
     }
 
     pub(super) fn make_handle(&mut self, owner: Target, address: AddressVector) -> Option<u32> {
@@ -392,12 +514,18 @@ impl<B: PacketBuf> Interface<B> {
         let handle = HandleId(place);
         let op = self.begin_operation(Target::Handle(place));
         let (next, action) = match state {
-            HandleState::CreateWanted(address) => {
-                (HandleState::Creating, Action::CreateAddressHandle { op, handle, address })
-            }
-            HandleState::DestroyWanted => {
-                (HandleState::Destroying, Action::DestroyAddressHandle { op, handle })
-            }
+            HandleState::CreateWanted(address) => (
+                HandleState::Creating,
+                Action::CreateAddressHandle {
+                    op,
+                    handle,
+                    address,
+                },
+            ),
+            HandleState::DestroyWanted => (
+                HandleState::Destroying,
+                Action::DestroyAddressHandle { op, handle },
+            ),
             HandleState::Creating
             | HandleState::CreatingUnwanted
             | HandleState::Live { .. }
@@ -419,7 +547,9 @@ impl<B: PacketBuf> Interface<B> {
         result: Result<(), VerbError>,
         datapath: &mut impl DataPath<B>,
     ) -> bool {
-        let Some(slot) = self.handles.get_mut(handle) else { return false };
+        let Some(slot) = self.handles.get_mut(handle) else {
+            return false;
+        };
         if slot.operation != op.generation {
             return false;
         }
@@ -487,12 +617,21 @@ impl<B: PacketBuf> Interface<B> {
         created: u32,
         datapath: &mut impl DataPath<B>,
     ) {
-        let Some(path) = self.paths.get_mut(place) else { return };
+        let Some(path) = self.paths.get_mut(place) else {
+            return;
+        };
         let freshness = Freshness::Fresh;
         match path.state {
             PathState::Addressing { record, handle } if handle == created => {
                 path.noticed.unresolved = false;
-                self.enter_path(place, PathState::Ready { record, handle, freshness });
+                self.enter_path(
+                    place,
+                    PathState::Ready {
+                        record,
+                        handle,
+                        freshness,
+                    },
+                );
             }
             PathState::Ready {
                 handle: old,
@@ -501,7 +640,14 @@ impl<B: PacketBuf> Interface<B> {
             } if handle == created => {
                 self.counters.count(Counter::PathsReplaced);
                 self.retire_handle(old);
-                self.enter_path(place, PathState::Ready { record, handle, freshness });
+                self.enter_path(
+                    place,
+                    PathState::Ready {
+                        record,
+                        handle,
+                        freshness,
+                    },
+                );
             }
             PathState::Blocked
             | PathState::QueryWanted { .. }
@@ -522,7 +668,9 @@ impl<B: PacketBuf> Interface<B> {
         failed: u32,
         sink: &mut impl PacketSink<B>,
     ) {
-        let Some(path) = self.paths.get(place) else { return };
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
         match path.state {
             PathState::Addressing { handle, .. } if handle == failed => {
                 self.fail_path(now, place, 0, DropReason::HandleFailed, sink);
@@ -533,7 +681,14 @@ impl<B: PacketBuf> Interface<B> {
                 freshness: Freshness::Replacing { handle: new, .. },
             } if new == failed => {
                 let freshness = still_stale(now);
-                self.enter_path(place, PathState::Ready { record, handle, freshness });
+                self.enter_path(
+                    place,
+                    PathState::Ready {
+                        record,
+                        handle,
+                        freshness,
+                    },
+                );
             }
             PathState::Blocked
             | PathState::QueryWanted { .. }
@@ -577,21 +732,20 @@ impl<B: PacketBuf> Interface<B> {
     fn drop_path_queue(&mut self, place: u32, reason: DropReason, sink: &mut impl PacketSink<B>) {
         while let Some(path) = self.paths.get_mut(place) {
             path.hold_until = None;
-            let Some(pending) = self.pending.pop(&mut path.queue) else { break };
+            let Some(pending) = self.pending.pop(&mut path.queue) else {
+                break;
+            };
             self.drop_packet(pending.packet, reason, sink);
         }
         self.arm_path(place);
     }
 
     /// Sends what waits for a path that is ready, as far as the ring has room.
-    pub(super) fn drain_path(
-        &mut self,
-        now: Instant,
-        place: u32,
-        datapath: &mut impl DataPath<B>,
-    ) {
+    pub(super) fn drain_path(&mut self, now: Instant, place: u32, datapath: &mut impl DataPath<B>) {
         while let Some(path) = self.paths.get(place) {
-            let PathState::Ready { handle, .. } = path.state else { return };
+            let PathState::Ready { handle, .. } = path.state else {
+                return;
+            };
             let address = path.address;
             let mtu = self.mtu_of_path(&path.state);
             let first = self.pending.first_bytes(&path.queue);
@@ -599,20 +753,37 @@ impl<B: PacketBuf> Interface<B> {
                 self.push_backlog(Target::Path(place));
                 return;
             }
-            let Some(path) = self.paths.get_mut(place) else { return };
-            let Some(Pending { protocol, packet, bytes: _ }) = self.pending.pop(&mut path.queue)
+            let Some(path) = self.paths.get_mut(place) else {
+                return;
+            };
+            let Some(Pending {
+                protocol,
+                packet,
+                bytes: _,
+            }) = self.pending.pop(&mut path.queue)
             else {
                 path.hold_until = None;
                 self.arm_path(place);
                 return;
             };
-            let route = Route { handle, qpn: address.qpn(), is_multicast: false };
+            let route = Route {
+                handle,
+                qpn: address.qpn(),
+                is_multicast: false,
+            };
             if packet.len() > mtu {
                 // The path turned out narrower than the link.
                 self.notice_too_big(place, mtu);
-                self.send_oversize(&address, mtu, protocol, packet, datapath, |this, piece, dp| {
-                    this.post_to_path(now, place, route, protocol, piece, dp);
-                });
+                self.send_oversize(
+                    &address,
+                    mtu,
+                    protocol,
+                    packet,
+                    datapath,
+                    |this, piece, dp| {
+                        this.post_to_path(now, place, route, protocol, piece, dp);
+                    },
+                );
             } else {
                 self.post_to_path(now, place, route, protocol, packet, datapath);
             }
@@ -644,8 +815,14 @@ impl<B: PacketBuf> Interface<B> {
     pub(super) fn sends_needed(&self, bytes: u32, mtu: usize) -> u32 {
         let bytes = bytes as usize;
         let fragment_payload_min = mtu.saturating_sub(68).max(8);
-        let sends = if bytes > mtu { bytes.div_ceil(fragment_payload_min) } else { 1 };
-        u32::try_from(sends).unwrap_or(u32::MAX).min(self.sends.capacity())
+        let sends = if bytes > mtu {
+            bytes.div_ceil(fragment_payload_min)
+        } else {
+            1
+        };
+        u32::try_from(sends)
+            .unwrap_or(u32::MAX)
+            .min(self.sends.capacity())
     }
 
     pub(super) fn on_path_timeout(
@@ -654,11 +831,15 @@ impl<B: PacketBuf> Interface<B> {
         place: u32,
         sink: &mut impl PacketSink<B>,
     ) {
-        let Some(path) = self.paths.get(place) else { return };
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
         if path.hold_until.is_some_and(|until| until <= now) {
             self.drop_path_queue(place, DropReason::PendingExpired, sink);
         }
-        let Some(path) = self.paths.get(place) else { return };
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
         match path.state {
             PathState::BackingOff { attempt, retry_at } if retry_at <= now => {
                 if path.queue.is_empty() {
@@ -686,7 +867,9 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     fn notice_unresolved(&mut self, place: u32, error: SaError) {
-        let Some(path) = self.paths.get_mut(place) else { return };
+        let Some(path) = self.paths.get_mut(place) else {
+            return;
+        };
         if !core::mem::replace(&mut path.noticed.unresolved, true) {
             let notice = Notice::PathFailing(path.address, error);
             self.notice(notice);
@@ -694,7 +877,9 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     fn notice_too_big(&mut self, place: u32, mtu: usize) {
-        let Some(path) = self.paths.get_mut(place) else { return };
+        let Some(path) = self.paths.get_mut(place) else {
+            return;
+        };
         if !core::mem::replace(&mut path.noticed.too_big, true) {
             let notice = Notice::TooBig(path.address, mtu);
             self.notice(notice);
@@ -703,6 +888,8 @@ impl<B: PacketBuf> Interface<B> {
 
     /// The MTU of a neighbour: its path may be narrower than the link.
     pub(super) fn mtu_of_path(&self, state: &PathState) -> usize {
-        state.record().map_or(self.datagram_mtu, |record| self.mtu_within(record.mtu))
+        state
+            .record()
+            .map_or(self.datagram_mtu, |record| self.mtu_within(record.mtu))
     }
 }

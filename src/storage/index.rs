@@ -24,8 +24,16 @@ struct Cell {
 impl Index {
     /// An index over `places` places. The seed keeps peers from choosing addresses that collide.
     pub(crate) fn new(places: u32, seed: u64) -> Result<Self, OutOfMemory> {
-        let len = places.saturating_mul(2).max(2).checked_next_power_of_two().ok_or(OutOfMemory)?;
-        Ok(Self { cells: boxed(len, || None)?, mask: len as usize - 1, seed })
+        let len = places
+            .saturating_mul(2)
+            .max(2)
+            .checked_next_power_of_two()
+            .ok_or(OutOfMemory)?;
+        Ok(Self {
+            cells: boxed(len, || None)?,
+            mask: len as usize - 1,
+            seed,
+        })
     }
 
     /// The place under `key` for which `is_it` says so.
@@ -68,10 +76,13 @@ impl Index {
         let mut at = hole;
         loop {
             at = (at + 1) & self.mask;
-            let Some(cell) = self.cells.get(at).copied().flatten() else { break };
+            let Some(cell) = self.cells.get(at).copied().flatten() else {
+                break;
+            };
             let home = cell.hash as usize & self.mask;
             // A cell may move up to the hole unless its home lies behind the hole.
-            let is_reachable = at.wrapping_sub(home) & self.mask >= at.wrapping_sub(hole) & self.mask;
+            let is_reachable =
+                at.wrapping_sub(home) & self.mask >= at.wrapping_sub(hole) & self.mask;
             if is_reachable {
                 self.set(hole, Some(cell));
                 hole = at;
@@ -91,7 +102,9 @@ impl Index {
         const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
         let mut state = self.seed;
         for chunk in key.chunks(8) {
-            let word = chunk.iter().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+            let word = chunk
+                .iter()
+                .fold(0u64, |word, &byte| word << 8 | u64::from(byte));
             let product = u128::from(state ^ word).wrapping_mul(u128::from(MULTIPLIER));
             // CAST: the two halves of the product.
             state = (product as u64) ^ ((product >> 64) as u64);

@@ -27,7 +27,9 @@ impl WorkQueue {
 
     /// Appends `object` unless it stands in the queue already.
     pub(crate) fn push(&mut self, object: u32) {
-        let Some(is_queued) = self.is_queued.get_mut(object as usize) else { return };
+        let Some(is_queued) = self.is_queued.get_mut(object as usize) else {
+            return;
+        };
         if core::mem::replace(is_queued, true) {
             return;
         }
@@ -56,7 +58,11 @@ impl WorkQueue {
     }
 
     fn wrap(&self, at: usize) -> usize {
-        if at >= self.ring.len() { at - self.ring.len() } else { at }
+        if at >= self.ring.len() {
+            at - self.ring.len()
+        } else {
+            at
+        }
     }
 }
 
