@@ -118,10 +118,10 @@ mod tests {
     fn queues_through_one_store_keep_their_own_order() {
         let mut store = PendingStore::new(4).unwrap();
         let (mut a, mut b) = (Queue::default(), Queue::default());
-        for (queue, packet) in [(&mut a, 1), (&mut b, 10), (&mut a, 2), (&mut b, 20)] {
-            store.push(queue, pending(packet)).unwrap();
-            let _ = queue;
-        }
+        store.push(&mut a, pending(1)).unwrap();
+        store.push(&mut b, pending(10)).unwrap();
+        store.push(&mut a, pending(2)).unwrap();
+        store.push(&mut b, pending(20)).unwrap();
         assert_eq!(store.push(&mut a, pending(3)).unwrap_err().packet, 3);
         assert_eq!((a.packets(), store.first_bytes(&a)), (2, Some(1)));
         assert_eq!(store.pop(&mut b).unwrap().packet, 10);
