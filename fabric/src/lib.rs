@@ -6,7 +6,7 @@
 //! duplicates or loses them in between, the lab delivers at once.
 //!
 //! Reading order: [`packet`] (who owns what), [`Fabric`], [`qp`] and [`cq`] (verbs), [`transit`] (a
-//! packet between two ports).
+//! packet between two ports), [`gsi`] (management datagrams), [`capture`] (real bytes).
 
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![forbid(unsafe_code)]
@@ -14,8 +14,11 @@
 extern crate alloc;
 
 pub mod address;
+pub mod capture;
 pub mod cq;
+mod crc;
 mod fabric;
+pub mod gsi;
 pub mod hca;
 mod outlet;
 pub mod packet;
