@@ -1,1 +1,8 @@
 //! Software InfiniBand.
+
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod mad;
