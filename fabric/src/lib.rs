@@ -6,3 +6,4 @@
 extern crate alloc;
 
 pub mod mad;
+pub mod sa;

@@ -337,11 +337,7 @@ impl SaMad {
 
     /// The answer to this MAD with a record. Everything that the header of the request says, the
     /// TransactionID above all, is repeated (IBA 13.4.6.4).
-    pub fn answer<R: IntoBytes + Immutable>(
-        &self,
-        attribute: Attribute,
-        record: &R,
-    ) -> Self {
+    pub fn answer<R: IntoBytes + Immutable>(&self, attribute: Attribute, record: &R) -> Self {
         let mut mad = self.refusal(Status::SUCCESS);
         mad.attribute_offset = U16::new(attribute.offset());
         mad.data = [0; SA_DATA_BYTES];
