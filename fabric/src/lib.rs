@@ -7,3 +7,4 @@ extern crate alloc;
 
 pub mod mad;
 pub mod sa;
+pub mod sm;
