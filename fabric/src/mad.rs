@@ -385,3 +385,6 @@ impl SaMad {
         Attribute::from_code(self.header.attribute.get())
     }
 }
+
+#[cfg(test)]
+mod tests;

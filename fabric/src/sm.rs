@@ -280,10 +280,7 @@ impl<P: Copy + Ord> SubnetManager<P> {
         known.link = LinkState::Active;
         let (lid, table) = (known.lid, known.pkeys);
         self.command(Command::SetLid { port, lid });
-        self.command(Command::SetSmLid {
-            port,
-            sm_lid: if port == self.own { lid } else { sm_lid },
-        });
+        self.command(Command::SetSmLid { port, sm_lid });
         self.command(Command::SetPkeyTable { port, table });
         self.command(Command::ActivatePort { port });
         let event = PortEvent::PortActive;

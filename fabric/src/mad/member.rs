@@ -58,7 +58,7 @@ bitflags! {
 }
 
 impl MemberComponents {
-    /// What joins or leaves an existing group (IBA 15.2.5.17.2).
+    /// What joins or leaves an existing group (IBA o15-0.2.4, o15-0.1.14).
     pub const JOIN: Self = Self::MGID.union(Self::PORT_GID).union(Self::JOIN_STATE);
 
     /// What an SA demands before it creates a group (IBA o15-0.2.3).
@@ -80,7 +80,7 @@ impl MemberComponents {
 }
 
 bitflags! {
-    /// JoinState (IBA 15.2.5.17.2): the ways in which a port takes part in a group.
+    /// JoinState (IBA 15.2.5.17): the ways in which a port takes part in a group.
     #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
     pub struct JoinState: u8 {
         /// Receives and sends, keeps the group alive.

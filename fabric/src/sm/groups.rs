@@ -180,7 +180,7 @@ impl<P: Copy + Ord> Groups<P> {
         Some(removal)
     }
 
-    /// A member of a group that nobody keeps alive. IBA 15.2.5.17.1: the group goes with the last
+    /// A member of a group that nobody keeps alive. IBA 15.2.5.17: the group goes with the last
     /// member that keeps it alive, so that this one has to go, too.
     pub(super) fn orphan(&self, mgid: Mgid) -> Option<P> {
         let place = self.place(mgid).ok()?;

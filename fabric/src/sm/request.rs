@@ -67,7 +67,7 @@ impl<P: Copy + Ord> SubnetManager<P> {
             self.counters.dropped_unknown_source += 1;
             return None;
         };
-        // IBA 15.2.4.1: an SM_Key of zero is an untrusted request; any other must be the manager's, which
+        // IBA 15.4.1: an SM_Key of zero is an untrusted request; any other must be the manager's, which
         // is zero here, and a wrong one is not answered, lest it be found by trying.
         if message.mad.sm_key.get() != 0 {
             self.counters.dropped_sm_key += 1;

@@ -26,7 +26,7 @@ impl<P: Copy + Ord> SubnetManager<P> {
         if found.next().is_some() {
             return Err(refused(SaRefusal::TooManyRecords));
         }
-        // IBA 15.2.5.17.3: who is a member of what is told to trusted requesters only, so that PortGID,
+        // IBA 15.2.5.17: who is a member of what is told to trusted requesters only, so that PortGID,
         // JoinState and ProxyJoin are zero.
         let answer = MemberRecordWire::group(&record);
         Ok(mad.answer(Attribute::MemberRecord, &answer))

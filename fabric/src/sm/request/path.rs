@@ -33,7 +33,7 @@ impl<P: Copy + Ord> SubnetManager<P> {
                 .then_some(wanted.destination_lid.get()),
         )?;
         let no_records = refused(SaRefusal::NoRecords);
-        // IBA 15.4.1.2: a requester learns only of ports that it shares a partition with.
+        // IBA 15.4.1: a requester learns only of ports that it shares a partition with.
         if requester.pkeys.shared_key(&source.pkeys).is_none()
             || requester.pkeys.shared_key(&destination.pkeys).is_none()
         {
