@@ -77,6 +77,9 @@ impl NodeConfig {
 pub struct InterfaceId(u32);
 
 impl InterfaceId {
+    /// The first interface that is added to a node.
+    pub const FIRST: Self = Self(0);
+
     /// Its number, from 0; the number of an interface that was removed is used again.
     pub const fn index(self) -> usize {
         self.0 as usize
