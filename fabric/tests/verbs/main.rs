@@ -1,0 +1,8 @@
+//! The fabric as its users see it: verbs, multicast, management, captures.
+
+mod captures;
+mod datagram;
+mod hosts;
+mod management;
+mod multicast;
+mod queues;
