@@ -384,3 +384,6 @@ impl Answer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
