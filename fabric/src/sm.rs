@@ -524,3 +524,6 @@ impl<P: Copy + Ord> SubnetManager<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
