@@ -376,7 +376,8 @@ fn sequence_numbers_wrap() {
 }
 
 proptest! {
-    /// Whatever comes in, at most the one request that was made ends, and every MAD is counted once.
+    /// Whatever comes in, at most the one request that was made ends, and every MAD is counted
+    /// once.
     #[test]
     fn handle_mad_takes_any_bytes(
         changes in proptest::collection::vec((0..MAD_BYTES, any::<u8>()), 0..8),

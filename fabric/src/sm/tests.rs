@@ -63,7 +63,8 @@ const LIMITS: SmLimits = SmLimits {
     refusals_max: 2,
 };
 
-/// A manager with its own port, the broadcast group of the default partition, and hosts with a link.
+/// A manager with its own port, the broadcast group of the default partition, and hosts with a
+/// link.
 fn manager(hosts: u32) -> SubnetManager<u32> {
     let mut manager = SubnetManager::new(SmConfig::new(LIMITS), SM, port_config(SM)).unwrap();
     let parameters = manager.config.group;
@@ -86,8 +87,8 @@ fn lid(manager: &SubnetManager<u32>, port: u32) -> Lid {
     manager.ports.find(port).unwrap().lid
 }
 
-/// Sends a request from a port and yields the answer, or the status of a refusal. Every answer must be
-/// one to this request.
+/// Sends a request from a port and yields the answer, or the status of a refusal. Every answer must
+/// be one to this request.
 fn ask(manager: &mut SubnetManager<u32>, port: u32, request: &SaMad) -> Result<SaMad, Status> {
     let source = lid(manager, port);
     let answer = manager

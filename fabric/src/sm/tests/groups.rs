@@ -125,6 +125,42 @@ fn only_those_who_receive_are_put_into_the_switch() {
     );
 }
 
+type Components = MemberComponents;
+
+/// Ways to ask for something that a group of default parameters does not have.
+const DIFFERING: [(Components, fn(&mut MemberRecordWire)); 12] = [
+    (Components::QKEY, |record| record.qkey = U32::new(1)),
+    (Components::MLID, |record| record.mlid = U16::new(0xFFFE)),
+    (Components::MTU_SELECTOR.union(Components::MTU), |record| {
+        record.mtu = Selector::Exactly.pack(5);
+    }),
+    (Components::TRAFFIC_CLASS, |record| record.traffic_class = 1),
+    (Components::PKEY, |record| record.pkey = U16::new(0x8001)),
+    (Components::PKEY, |record| record.pkey = U16::new(0)),
+    (
+        Components::RATE_SELECTOR.union(Components::RATE),
+        |record| {
+            record.rate = Selector::Exactly.pack(7);
+        },
+    ),
+    (
+        Components::LIFE_TIME_SELECTOR.union(Components::LIFE_TIME),
+        |record| {
+            record.life_time = Selector::Exactly.pack(19);
+        },
+    ),
+    (Components::SERVICE_LEVEL, |record| {
+        record.level_flow_hop = U32::new(1 << 28)
+    }),
+    (Components::FLOW_LABEL, |record| {
+        record.level_flow_hop = U32::new(1 << 8)
+    }),
+    (Components::HOP_LIMIT, |record| {
+        record.level_flow_hop = U32::new(6)
+    }),
+    (Components::SCOPE, |record| record.scope_join = 0x51),
+];
+
 #[test]
 fn every_component_of_a_join_must_be_the_groups() {
     let mut manager = manager(2);
@@ -134,102 +170,14 @@ fn every_component_of_a_join_must_be_the_groups() {
     ask_member(&mut manager, 1, Method::Set, components, &record).unwrap();
     // In a join on behalf of port 2, one component after the other differs.
     let (good, _) = creation(2, group(1), FULL, parameters);
-    let scope_join = 0x51;
-    type Components = MemberComponents;
-    let faster = Selector::Exactly.pack(7);
-    let larger = Selector::Exactly.pack(5);
-    let longer = Selector::Exactly.pack(19);
-    let differing = [
-        (
-            Components::QKEY,
-            MemberRecordWire {
-                qkey: U32::new(1),
-                ..good
-            },
-        ),
-        (
-            Components::MLID,
-            MemberRecordWire {
-                mlid: U16::new(0xFFFE),
-                ..good
-            },
-        ),
-        (
-            Components::MTU_SELECTOR | Components::MTU,
-            MemberRecordWire {
-                mtu: larger,
-                ..good
-            },
-        ),
-        (
-            Components::TRAFFIC_CLASS,
-            MemberRecordWire {
-                traffic_class: 1,
-                ..good
-            },
-        ),
-        (
-            Components::PKEY,
-            MemberRecordWire {
-                pkey: U16::new(0x8001),
-                ..good
-            },
-        ),
-        (
-            Components::PKEY,
-            MemberRecordWire {
-                pkey: U16::new(0),
-                ..good
-            },
-        ),
-        (
-            Components::RATE_SELECTOR | Components::RATE,
-            MemberRecordWire {
-                rate: faster,
-                ..good
-            },
-        ),
-        (
-            Components::LIFE_TIME_SELECTOR | Components::LIFE_TIME,
-            MemberRecordWire {
-                life_time: longer,
-                ..good
-            },
-        ),
-        (
-            Components::SERVICE_LEVEL,
-            MemberRecordWire {
-                level_flow_hop: U32::new(1 << 28),
-                ..good
-            },
-        ),
-        (
-            Components::FLOW_LABEL,
-            MemberRecordWire {
-                level_flow_hop: U32::new(1 << 8),
-                ..good
-            },
-        ),
-        (
-            Components::HOP_LIMIT,
-            MemberRecordWire {
-                level_flow_hop: U32::new(6),
-                ..good
-            },
-        ),
-        (Components::SCOPE, MemberRecordWire { scope_join, ..good }),
-    ];
-    for (component, record) in differing {
-        let components = Components::JOIN | component;
-        let refusal = ask_member(&mut manager, 2, Method::Set, components, &record);
+    for (component, change) in DIFFERING {
+        let mut record = good;
+        change(&mut record);
+        let joining = Components::JOIN | component;
+        let refusal = ask_member(&mut manager, 2, Method::Set, joining, &record);
         assert_eq!(refusal, invalid(), "{component:?}");
-        let found = ask_member(
-            &mut manager,
-            2,
-            Method::Get,
-            Components::MGID | component,
-            &record,
-        );
+        let finding = Components::MGID | component;
+        let found = ask_member(&mut manager, 2, Method::Get, finding, &record);
         assert_eq!(found, Err(refused(SaRefusal::NoRecords)), "{component:?}");
     }
     assert!(ask_member(&mut manager, 2, Method::Set, components, &good).is_ok());

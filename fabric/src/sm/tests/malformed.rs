@@ -164,7 +164,8 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Every request is counted as one thing, and what is answered is a response to it that can be read.
+/// Every request is counted as one thing, and what is answered is a response to it that can be
+/// read.
 fn check_any(manager: &mut SubnetManager<u32>, bytes: &[u8]) -> Result<(), TestCaseError> {
     let source = lid(manager, 1);
     let outcomes = |counters: &SmCounters| {
