@@ -32,6 +32,7 @@ use core::fmt;
 use ipoib_rs::action::{GlobalRoute, GroupParameters, GroupRecord, SaCapabilities, SaRefusal};
 use ipoib_rs::ib::{IbMtu, Lid, Mgid, Mlid, Pkey, Qkey, RateCode, ServiceLevel};
 use ipoib_rs::interface::PortEvent;
+use ipoib_rs::wire::{BroadcastGroup, Scope};
 
 use crate::mad::JoinState;
 use fault::Faults;
@@ -382,8 +383,18 @@ impl<P: Copy + Ord> SubnetManager<P> {
         }
     }
 
-    /// Creates a group that stays without members, as an admin would configure it in advance: the
-    /// broadcast group of a partition, `FF1s:401B:<P_Key>::FFFF:FFFF`, above all.
+    /// Makes the broadcast group of a partition (RFC 4391 5): with it the partition carries IPoIB.
+    pub fn create_broadcast_group(
+        &mut self,
+        scope: Scope,
+        pkey: Pkey,
+        parameters: GroupParameters,
+    ) -> Result<Mlid, SmError> {
+        let mgid = BroadcastGroup::new(scope, pkey).mgid();
+        self.create_group(mgid, pkey, parameters)
+    }
+
+    /// Makes a group that stays without members, as an admin would configure it in advance.
     pub fn create_group(
         &mut self,
         mgid: Mgid,

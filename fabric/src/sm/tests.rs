@@ -69,7 +69,7 @@ fn manager(hosts: u32) -> SubnetManager<u32> {
     let mut manager = SubnetManager::new(SmConfig::new(LIMITS), SM, port_config(SM)).unwrap();
     let parameters = manager.config.group;
     manager
-        .create_group(broadcast(Pkey::DEFAULT), Pkey::DEFAULT, parameters)
+        .create_broadcast_group(Scope::LINK_LOCAL, Pkey::DEFAULT, parameters)
         .unwrap();
     for host in 1..=hosts {
         manager.configure_port(host, port_config(host)).unwrap();

@@ -126,9 +126,10 @@ fn only_those_who_receive_are_put_into_the_switch() {
 }
 
 type Components = MemberComponents;
+type Change = fn(&mut MemberRecordWire);
 
 /// Ways to ask for something that a group of default parameters does not have.
-const DIFFERING: [(Components, fn(&mut MemberRecordWire)); 12] = [
+const DIFFERING: [(Components, Change); 12] = [
     (Components::QKEY, |record| record.qkey = U32::new(1)),
     (Components::MLID, |record| record.mlid = U16::new(0xFFFE)),
     (Components::MTU_SELECTOR.union(Components::MTU), |record| {
