@@ -3,6 +3,8 @@
 //! `docs/field-reports.md` says what each report is about; the tests are named after them.
 
 mod common;
+#[path = "common/scene.rs"]
+mod scene;
 
 #[path = "field_reports/groups.rs"]
 mod groups;

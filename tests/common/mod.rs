@@ -1,144 +1,227 @@
-//! One interface between a network stack, an adapter and a subnet administrator that the test plays.
+//! An interface with nothing around it: every action is seen, every answer is given by the test.
 //!
-//! [`Bench`] answers every action as a healthy fabric does, unless the test gave it an
-//! [`Bench::answers`] of its own. It keeps account of packets, address handles, attachments and
-//! memberships, and [`Bench::detach`] fails if one of them is left.
+//! [`Bench`] plays the shell through the same [`pump`] as the real ones. Its packets panic when they
+//! are dropped silently, so that every test is a test of ownership as well.
 
-// Each test binary uses its part of it.
-#![allow(dead_code)]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file is a crate and uses a part of it"
+)]
 
-mod adapter;
-mod packets;
-
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use ipoib_rs::action::{
-    Action, GroupParameters, GroupRecord, OpId, PathRecord, QueuePairChange, SaCapabilities,
-    SaError, VerbError,
+    Action, AddressVector, GlobalRoute, GroupParameters, GroupRecord, HandleId, JoinRequest, OpId,
+    PathQuery, PathRecord, QueuePairChange, SaCapabilities, SaError, VerbError,
 };
 use ipoib_rs::counters::{Counter, DropReason};
 use ipoib_rs::event::Event;
 use ipoib_rs::ib::{
-    Gid, IbMtu, Lid, Mgid, Mlid, Partition, Pkey, PkeyIndex, PortAttributes, Qkey, Qpn, RateCode,
-    ServiceLevel,
+    FlowLabel, Gid, IbMtu, Lid, Mgid, Mlid, Partition, Pkey, PkeyIndex, PortAttributes, Qkey, Qpn,
+    RateCode, ServiceLevel,
 };
 use ipoib_rs::interface::{Config, Interface, PortEvent, RingFull};
 use ipoib_rs::limits::Limits;
-use ipoib_rs::packet::{CompletionStatus, Receive, SendId};
+use ipoib_rs::packet::{
+    CompletionStatus, DataPath, DatagramSend, Delivery, NoHeadroom, PacketBuf, PacketSink,
+    PostReceiveError, Receive, SendId, ShortPacket,
+};
 use ipoib_rs::pump::{Shell, pump};
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::{AddressFlags, BroadcastGroup, EtherType, LinkAddress, Scope};
 
-pub use adapter::{Adapter, Packet};
-pub use packets::*;
-
-pub const OWN_QPN: u32 = 0x48;
-pub const OWN_LID: u16 = 7;
 pub const QKEY: Qkey = Qkey(0x0B1B);
+pub const OWN_QPN: Qpn = Qpn::new(0x48).unwrap();
+pub const OWN_GID: Gid = Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0x0002_C903_0000_0001);
 
-/// The own port as the subnet manager set it up.
-pub fn port() -> PortAttributes {
-    PortAttributes {
-        is_active: true,
-        lid: Lid::new(OWN_LID),
-        gid: gid(0),
-        mtu: IbMtu::Mtu2048,
-        partition: partition(0xFFFF, 0),
+/// A packet whose silent end is a failure.
+#[derive(Debug)]
+pub struct Packet {
+    bytes: Vec<u8>,
+    has_headroom: bool,
+    is_ended: bool,
+}
+
+impl Packet {
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Self {
+            bytes: bytes.into(),
+            has_headroom: true,
+            is_ended: false,
+        }
+    }
+
+    pub fn without_headroom(bytes: impl Into<Vec<u8>>) -> Self {
+        Self {
+            bytes: bytes.into(),
+            has_headroom: false,
+            is_ended: false,
+        }
+    }
+
+    /// The end that somebody is responsible for.
+    pub fn end(mut self) -> Vec<u8> {
+        self.is_ended = true;
+        std::mem::take(&mut self.bytes)
     }
 }
 
-pub fn partition(pkey: u16, index: u16) -> Option<Partition> {
-    let pkey = Pkey::new(pkey)?;
-    Some(Partition { pkey, index: PkeyIndex(index) })
+impl Drop for Packet {
+    fn drop(&mut self) {
+        assert!(
+            self.is_ended || std::thread::panicking(),
+            "a packet was dropped silently"
+        );
+    }
 }
 
-pub fn gid(host: u64) -> Gid {
-    Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0x10_0000 + host)
+impl PacketBuf for Packet {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), ShortPacket> {
+        let range = offset..offset + out.len();
+        out.copy_from_slice(self.bytes.get(range).ok_or(ShortPacket)?);
+        Ok(())
+    }
+
+    fn prepend(&mut self, bytes: &[u8]) -> Result<(), NoHeadroom> {
+        if !self.has_headroom {
+            return Err(NoHeadroom);
+        }
+        self.bytes.splice(0..0, bytes.iter().copied());
+        Ok(())
+    }
+
+    fn trim_front(&mut self, count: usize) -> Result<(), ShortPacket> {
+        if count > self.bytes.len() {
+            return Err(ShortPacket);
+        }
+        self.bytes.drain(..count);
+        Ok(())
+    }
 }
 
-pub fn lid(host: u64) -> u16 {
-    0x100 + u16::try_from(host).unwrap()
+/// What became of packets.
+#[derive(Debug, Default)]
+pub struct Adapter {
+    pub posted: VecDeque<(DatagramSend, Packet)>,
+    /// Everything that was ever posted: to which handle and queue pair, and the bytes.
+    pub wire: Vec<(DatagramSend, Vec<u8>)>,
+    pub receives_posted: u32,
+    pub delivered: Vec<(Vec<u8>, Delivery)>,
+    pub dropped: Vec<DropReason>,
+    pub too_big: Vec<usize>,
+    pub released: u32,
+    pub refuses_sends: bool,
+    pub refuses_receives: bool,
+    pub refuses_fragments: bool,
 }
 
-/// The address of another host.
-pub fn neighbour(host: u64) -> LinkAddress {
-    let qpn = Qpn::new(0x1000 + u32::try_from(host).unwrap()).unwrap();
-    LinkAddress::new(AddressFlags::empty(), qpn, gid(host))
+impl PacketSink<Packet> for Adapter {
+    fn deliver(&mut self, packet: Packet, delivery: Delivery) {
+        self.delivered.push((packet.end(), delivery));
+    }
+
+    fn drop_packet(&mut self, packet: Packet, reason: DropReason) {
+        packet.end();
+        self.dropped.push(reason);
+    }
+
+    fn release(&mut self, packet: Packet) {
+        packet.end();
+        self.released += 1;
+    }
+
+    fn packet_too_big(&mut self, packet: Packet, mtu: usize) {
+        packet.end();
+        self.too_big.push(mtu);
+    }
 }
 
-/// The MGID of an IP group in a partition.
-pub fn mgid_in(pkey: u16, group: &str) -> Mgid {
-    let broadcast = BroadcastGroup::new(Scope::LINK_LOCAL, Pkey::new(pkey).unwrap());
-    broadcast.mgid_of(group.parse().unwrap()).unwrap()
+impl DataPath<Packet> for &mut Adapter {
+    fn post_send(&mut self, send: DatagramSend, packet: Packet) -> Result<(), Packet> {
+        if self.refuses_sends {
+            return Err(packet);
+        }
+        self.wire.push((send, packet.bytes.clone()));
+        self.posted.push_back((send, packet));
+        Ok(())
+    }
+
+    fn post_receive(&mut self, bytes: usize) -> Result<(), PostReceiveError> {
+        assert!(bytes >= 40 + 2048);
+        if self.refuses_receives {
+            return Err(PostReceiveError);
+        }
+        self.receives_posted += 1;
+        Ok(())
+    }
+
+    fn fragment(
+        &mut self,
+        packet: &Packet,
+        header: &[u8],
+        payload: Range<usize>,
+    ) -> Option<Packet> {
+        if self.refuses_fragments {
+            return None;
+        }
+        Some(Packet::new([header, &packet.bytes[payload]].concat()))
+    }
 }
 
-/// The MGID of an IP group in the default partition.
-pub fn mgid(group: &str) -> Mgid {
-    mgid_in(0xFFFF, group)
+impl PacketSink<Packet> for &mut Adapter {
+    fn deliver(&mut self, packet: Packet, delivery: Delivery) {
+        (**self).deliver(packet, delivery);
+    }
+
+    fn drop_packet(&mut self, packet: Packet, reason: DropReason) {
+        (**self).drop_packet(packet, reason);
+    }
+
+    fn release(&mut self, packet: Packet) {
+        (**self).release(packet);
+    }
+
+    fn packet_too_big(&mut self, packet: Packet, mtu: usize) {
+        (**self).packet_too_big(packet, mtu);
+    }
 }
 
-pub fn broadcast_mgid() -> Mgid {
-    mgid("255.255.255.255")
-}
-
-/// What the test lets the fabric answer to an action.
-pub enum Answer {
-    /// What a healthy fabric says.
-    Usual,
-    /// Nothing yet: the action goes to [`Bench::held`].
-    Hold,
-    /// The SA's error.
-    Sa(SaError),
-    /// The SA's record of a group.
-    Group(GroupRecord),
-    /// The SA's record of a path.
-    Path(PathRecord),
-    /// The verb failed.
-    VerbFailed,
-}
-
-type Answers = Box<dyn FnMut(&Action, Instant) -> Answer>;
-
+/// An interface and the test that plays everything else.
 pub struct Bench {
-    parts: Parts,
+    pub interface: Interface<Packet>,
+    pub adapter: Adapter,
     pub now: Instant,
-    /// Every action so far, with its time.
-    pub log: Vec<(Instant, Action)>,
-    /// Actions that were not answered.
-    pub held: Vec<Action>,
-    pub capabilities: SaCapabilities,
-    answers: Answers,
-    mlids: BTreeMap<Mgid, Mlid>,
-    owned: Owned,
+    pub port: PortAttributes,
+    /// Actions that were not answered yet.
+    pub actions: VecDeque<Action>,
+    pub events: Vec<Event>,
+    pub deadline: Option<Instant>,
+    /// Address handles that exist.
+    pub handles: Vec<(HandleId, AddressVector)>,
+    /// Groups that the queue pair is attached to.
+    pub attached: Vec<(Mgid, Mlid)>,
+    /// Memberships at the SA, by group and JoinState bit.
+    pub members: Vec<(Mgid, u8)>,
+    pub wakes: u32,
 }
 
-/// What the interface has of others.
-#[derive(Debug, Default, Eq, PartialEq)]
-struct Owned {
-    handles: BTreeSet<usize>,
-    attached: BTreeSet<(Mgid, u16)>,
-    joined: BTreeSet<(Mgid, u8)>,
-}
-
-/// What [`pump`] drives.
-struct Parts {
-    interface: Interface<Packet>,
-    adapter: Adapter,
-    actions: VecDeque<Action>,
-    events: Vec<Event>,
-    deadline: Option<Instant>,
-}
-
-impl Shell for Parts {
+impl Shell for Bench {
     type Packet = Packet;
-    type DataPath<'a> = Adapter;
+    type DataPath<'a> = &'a mut Adapter;
 
     fn with_interface<R>(
         &mut self,
-        feed: impl FnOnce(&mut Interface<Packet>, &mut Adapter) -> R,
+        feed: impl FnOnce(&mut Interface<Packet>, &mut Self::DataPath<'_>) -> R,
     ) -> R {
-        feed(&mut self.interface, &mut self.adapter)
+        let mut adapter = &mut self.adapter;
+        feed(&mut self.interface, &mut adapter)
     }
 
     fn release_packets(&mut self) {}
@@ -148,7 +231,10 @@ impl Shell for Parts {
     }
 
     fn execute(&mut self, action: Action) {
-        self.actions.push_back(action);
+        match action {
+            Action::WakeSendQueue => self.wakes += 1,
+            action => self.actions.push_back(action),
+        }
     }
 
     fn schedule(&mut self, deadline: Option<Instant>) {
@@ -156,396 +242,455 @@ impl Shell for Parts {
     }
 }
 
-impl Bench {
-    /// An interface that is down, on a port that is up.
-    pub fn attach() -> Self {
-        Self::attach_with(port(), Limits::DEFAULT)
-    }
-
-    pub fn attach_with(port: PortAttributes, limits: Limits) -> Self {
-        let config = Config {
-            qpn: Qpn::new(OWN_QPN).unwrap(),
-            port,
-            scope: Scope::LINK_LOCAL,
-            seed: 4391,
-            limits,
-        };
-        Self {
-            parts: Parts {
-                interface: Interface::attach(config).unwrap(),
-                adapter: Adapter::default(),
-                actions: VecDeque::new(),
-                events: Vec::new(),
-                deadline: None,
-            },
-            now: Instant::from_millis(1),
-            log: Vec::new(),
-            held: Vec::new(),
-            capabilities: SaCapabilities::default(),
-            answers: Box::new(|_, _| Answer::Usual),
-            mlids: BTreeMap::new(),
-            owned: Owned::default(),
-        }
-    }
-
-    /// An interface with a carrier.
-    pub fn joined() -> Self {
-        let mut bench = Self::attach();
-        bench.admin_up();
-        assert!(bench.interface().is_link_up());
-        bench
-    }
-
-    /// An interface with a carrier and a path to host 1.
-    pub fn with_path() -> Self {
-        let mut bench = Self::joined();
-        bench.transmit(&neighbour(1), EtherType::IPV4, &ipv4(100, DF)).unwrap();
-        bench.complete_all();
-        bench.adapter().forget();
-        bench
-    }
-
-    /// From now on, `answers` decides what becomes of an action.
-    pub fn answers(&mut self, answers: impl FnMut(&Action, Instant) -> Answer + 'static) {
-        self.answers = Box::new(answers);
-    }
-
-    pub fn answers_as_usual(&mut self) {
-        self.answers(|_, _| Answer::Usual);
-    }
-
-    pub fn interface(&self) -> &Interface<Packet> {
-        &self.parts.interface
-    }
-
-    pub fn adapter(&mut self) -> &mut Adapter {
-        &mut self.parts.adapter
-    }
-
-    pub fn events(&self) -> &[Event] {
-        &self.parts.events
-    }
-
-    pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.interface().counters()[reason]
-    }
-
-    pub fn counted(&self, counter: Counter) -> u64 {
-        self.interface().counters()[counter]
-    }
-
-    /// Actions that `choose` makes something of, with their times.
-    pub fn logged<T>(&self, choose: impl Fn(&Action) -> Option<T>) -> Vec<(Instant, T)> {
-        let chosen = |(at, action): &(Instant, Action)| Some((*at, choose(action)?));
-        self.log.iter().filter_map(chosen).collect()
-    }
-
-    /// The groups that were asked for, in order.
-    pub fn joins(&self) -> Vec<Mgid> {
-        let joins = self.logged(|action| match action {
-            Action::JoinGroup { request, .. } => Some(request.mgid),
-            _ => None,
-        });
-        joins.into_iter().map(|(_, mgid)| mgid).collect()
-    }
-
-    pub fn admin_up(&mut self) {
-        let now = self.now;
-        self.feed(|interface, adapter| interface.handle_admin_up(now, adapter));
-    }
-
-    pub fn admin_down(&mut self) {
-        let now = self.now;
-        self.feed(|interface, adapter| interface.handle_admin_down(now, adapter));
-    }
-
-    pub fn port_event(&mut self, event: PortEvent, port: PortAttributes) {
-        let now = self.now;
-        self.feed(|interface, adapter| interface.handle_port_event(now, event, &port, adapter));
-    }
-
-    /// Feeds the list of groups that the stack listens to.
-    pub fn listen(&mut self, list: &[&[u8]]) {
-        let now = self.now;
-        self.feed(|interface, adapter| {
-            interface.handle_multicast_list(now, list.iter().copied(), adapter);
-        });
-    }
-
-    /// Feeds the IP groups that the stack listens to.
-    pub fn listen_to(&mut self, groups: &[&str]) {
-        let list: Vec<Vec<u8>> = groups.iter().map(|group| group_bytes(mgid(group))).collect();
-        let list: Vec<&[u8]> = list.iter().map(Vec::as_slice).collect();
-        self.listen(&list);
-    }
-
-    /// Sends; a packet that the ring has no room for is counted as settled.
-    pub fn transmit(
-        &mut self,
-        to: &LinkAddress,
-        protocol: EtherType,
-        bytes: &[u8],
-    ) -> Result<(), SendRingFull> {
-        let now = self.now;
-        let packet = self.adapter().packet(bytes);
-        let outcome = self.feed(|interface, adapter| {
-            interface.handle_transmit(now, to, protocol, packet, adapter)
-        });
-        outcome.map_err(|RingFull(packet)| {
-            packet.settle();
-            SendRingFull
-        })
-    }
-
-    /// A frame arrives from host 1.
-    pub fn receive(&mut self, frame: &[u8], has_grh: bool) {
-        let sender = neighbour(1).qpn();
-        self.receive_from(frame, has_grh, lid(1), sender);
-    }
-
-    pub fn receive_from(&mut self, frame: &[u8], has_grh: bool, source_lid: u16, sender: Qpn) {
-        let now = self.now;
-        let packet = self.adapter().received(frame);
-        let receive = Receive { packet, has_grh, source_lid, source_qpn: sender };
-        self.feed(|interface, adapter| interface.handle_receive(now, receive, adapter));
-    }
-
-    /// The adapter completes the posted send that `id` names.
-    pub fn complete(&mut self, id: SendId, status: CompletionStatus) {
-        let now = self.now;
-        self.adapter().finish(id);
-        self.feed(|interface, adapter| {
-            interface.handle_send_completion(now, id, status, adapter);
-        });
-    }
-
-    /// The adapter completes everything that is posted, in order.
-    pub fn complete_all(&mut self) {
-        while let Some(id) = self.adapter().oldest() {
-            self.complete(id, CompletionStatus::Success);
-        }
-    }
-
-    /// Lets `span` pass, with every timeout on the way.
-    pub fn run(&mut self, span: Duration) {
-        let end = self.now + span;
-        let mut timeouts = 0;
-        while let Some(deadline) = self.parts.deadline.filter(|&deadline| deadline <= end) {
-            self.now = self.now.max(deadline);
-            let now = self.now;
-            self.feed(|interface, adapter| interface.handle_timeout(now, adapter));
-            timeouts += 1;
-            assert!(timeouts < 10_000, "a timer does not move on");
-        }
-        self.now = end;
-    }
-
-    /// Answers an action that was held.
-    pub fn answer(&mut self, action: Action, answer: Answer) {
-        self.carry_out(action, answer);
-        self.settle();
-    }
-
-    /// Detaches and checks that everything was given back.
-    pub fn detach(mut self) {
-        let now = self.now;
-        self.answers_as_usual();
-        self.feed(|interface, adapter| interface.handle_detach(now, adapter));
-        for action in std::mem::take(&mut self.held) {
-            self.answer(action, Answer::Usual);
-        }
-        self.run(Duration::from_secs(60));
-        assert!(self.events().contains(&Event::Detached), "{:?}", self.interface().state_name());
-        assert_eq!(self.owned, Owned::default(), "something is left");
-        self.adapter().assert_empty();
-    }
-
-    /// Feeds an input and carries out all that follows from it.
-    fn feed<R>(&mut self, feed: impl FnOnce(&mut Interface<Packet>, &mut Adapter) -> R) -> R {
-        let result = pump(&mut self.parts, feed);
-        self.settle();
-        result
-    }
-
-    fn settle(&mut self) {
-        while let Some(action) = self.parts.actions.pop_front() {
-            self.log.push((self.now, action));
-            match (self.answers)(&action, self.now) {
-                Answer::Hold => self.held.push(action),
-                answer => self.carry_out(action, answer),
-            }
-        }
-    }
-
-    fn carry_out(&mut self, action: Action, answer: Answer) {
-        let now = self.now;
-        match action {
-            Action::CancelQuery { op } => self.held.retain(|held| operation(held) != Some(op)),
-            Action::WakeSendQueue => {}
-            Action::JoinGroup { op, request } => {
-                let answer = match answer {
-                    Answer::Sa(error) => Err(error),
-                    Answer::Group(record) => Ok(record),
-                    _ => Ok(self.group_record(request.mgid)),
-                };
-                if answer.is_ok() {
-                    let state = request.membership.join_state();
-                    self.owned.joined.insert((request.mgid, state));
-                }
-                pump(&mut self.parts, |interface, adapter| {
-                    interface.handle_join_answer(now, op, answer, adapter);
-                });
-            }
-            Action::LeaveGroup { op, mgid, membership, .. } => {
-                self.owned.joined.remove(&(mgid, membership.join_state()));
-                pump(&mut self.parts, |interface, adapter| {
-                    interface.handle_leave_answer(now, op, Ok(()), adapter);
-                });
-            }
-            Action::QueryPath { op, query } => {
-                let answer = match answer {
-                    Answer::Sa(error) => Err(error),
-                    Answer::Path(record) => Ok(record),
-                    _ => Ok(path_record(query.destination)),
-                };
-                pump(&mut self.parts, |interface, adapter| {
-                    interface.handle_path_answer(now, op, answer, adapter);
-                });
-            }
-            Action::QuerySaCapabilities { op } => {
-                let answer = match answer {
-                    Answer::Sa(error) => Err(error),
-                    _ => Ok(self.capabilities),
-                };
-                pump(&mut self.parts, |interface, _| interface.handle_sa_capabilities(op, answer));
-            }
-            Action::AttachGroup { op, .. }
-            | Action::DetachGroup { op, .. }
-            | Action::CreateAddressHandle { op, .. }
-            | Action::DestroyAddressHandle { op, .. }
-            | Action::ModifyQueuePair { op, .. } => {
-                let result = match answer {
-                    Answer::VerbFailed => Err(VerbError),
-                    _ => Ok(()),
-                };
-                if result.is_ok() {
-                    self.carry_out_verb(action);
-                }
-                pump(&mut self.parts, |interface, adapter| {
-                    interface.handle_verb_result(now, op, result, adapter);
-                });
-                self.flush_if_in_error(action, result);
-            }
-        }
-    }
-
-    fn carry_out_verb(&mut self, action: Action) {
-        match action {
-            Action::CreateAddressHandle { handle, .. } => {
-                assert!(self.owned.handles.insert(handle.index()), "a handle is made twice");
-            }
-            Action::DestroyAddressHandle { handle, .. } => {
-                assert!(self.owned.handles.remove(&handle.index()), "no such handle");
-                assert!(!self.adapter().uses(handle), "a posted send uses the handle");
-            }
-            Action::AttachGroup { mgid, mlid, .. } => {
-                assert!(self.owned.attached.insert((mgid, mlid.value())), "attached twice");
-            }
-            Action::DetachGroup { mgid, mlid, .. } => {
-                assert!(self.owned.attached.remove(&(mgid, mlid.value())), "not attached");
-            }
-            Action::ModifyQueuePair { change: QueuePairChange::Reset, .. } => {
-                self.adapter().reset();
-            }
-            _ => {}
-        }
-    }
-
-    /// What is posted on a queue pair in the error state comes back.
-    fn flush_if_in_error(&mut self, action: Action, result: Result<(), VerbError>) {
-        let change = match action {
-            Action::ModifyQueuePair { change, .. } => Some(change),
-            _ => None,
-        };
-        if change != Some(QueuePairChange::Error) || result.is_err() || self.adapter().is_wedged {
-            return;
-        }
-        let now = self.now;
-        while let Some(id) = self.adapter().oldest() {
-            self.adapter().finish(id);
-            pump(&mut self.parts, |interface, adapter| {
-                interface.handle_send_completion(now, id, CompletionStatus::Flushed, adapter);
-            });
-        }
-        while self.adapter().take_receive() {
-            pump(&mut self.parts, |interface, adapter| {
-                interface.handle_receive_failed(now, CompletionStatus::Flushed, adapter);
-            });
-        }
-    }
-
-    /// The record of a group like the broadcast group.
-    pub fn group_record(&mut self, mgid: Mgid) -> GroupRecord {
-        let next = Mlid::MIN.value() + u16::try_from(self.mlids.len()).unwrap();
-        let mlid = *self.mlids.entry(mgid).or_insert(Mlid::new(next).unwrap());
-        group_record(mgid, mlid.value())
+pub fn port() -> PortAttributes {
+    PortAttributes {
+        is_active: true,
+        lid: Lid::new(1),
+        gid: OWN_GID,
+        mtu: IbMtu::Mtu2048,
+        partition: Some(Partition {
+            pkey: Pkey::DEFAULT,
+            index: PkeyIndex(0),
+        }),
     }
 }
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            assert_eq!(self.adapter().lost(), 0, "packets ended without a word");
-        }
-    }
+/// The address of peer number `n`, without the RC flag.
+pub fn peer(n: u8) -> LinkAddress {
+    let gid = Gid::new(
+        Gid::SUBNET_PREFIX_DEFAULT,
+        0x0002_C903_0000_0100 + u64::from(n),
+    );
+    LinkAddress::new(
+        AddressFlags::empty(),
+        Qpn::new(0x100 + u32::from(n)).unwrap(),
+        gid,
+    )
 }
 
-/// [`RingFull`] without its packet.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct SendRingFull;
-
-fn operation(action: &Action) -> Option<OpId> {
-    match *action {
-        Action::AttachGroup { op, .. }
-        | Action::CancelQuery { op }
-        | Action::CreateAddressHandle { op, .. }
-        | Action::DestroyAddressHandle { op, .. }
-        | Action::DetachGroup { op, .. }
-        | Action::JoinGroup { op, .. }
-        | Action::LeaveGroup { op, .. }
-        | Action::ModifyQueuePair { op, .. }
-        | Action::QueryPath { op, .. }
-        | Action::QuerySaCapabilities { op } => Some(op),
-        Action::WakeSendQueue => None,
-    }
-}
-
-pub fn group_record(mgid: Mgid, mlid: u16) -> GroupRecord {
-    let [_, _, _, _, high, low, ..] = mgid.gid().0;
-    GroupRecord {
-        mgid,
-        mlid: Mlid::new(mlid).unwrap(),
-        pkey: Pkey::new(u16::from_be_bytes([high, low])).unwrap(),
-        parameters: GroupParameters {
-            qkey: QKEY,
-            mtu: IbMtu::Mtu2048,
-            rate: RateCode::new(3).unwrap(),
-            sl: ServiceLevel::default(),
-            packet_life_time: 18,
-            global: Default::default(),
+pub fn group_parameters() -> GroupParameters {
+    GroupParameters {
+        qkey: QKEY,
+        mtu: IbMtu::Mtu2048,
+        rate: RateCode::new(3).unwrap(),
+        sl: ServiceLevel::new(0).unwrap(),
+        packet_life_time: 18,
+        global: GlobalRoute {
+            flow_label: FlowLabel::new(0).unwrap(),
+            hop_limit: 0,
+            traffic_class: 0,
         },
     }
 }
 
-/// The record of a path to the host with this GID.
-pub fn path_record(destination: Gid) -> PathRecord {
-    let host = destination.guid() - gid(0).guid();
+/// A minimal IPv4 packet of `len` bytes: no options, protocol UDP.
+pub fn ipv4(len: usize, dont_fragment: bool) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
+    bytes[..20].fill(0);
+    bytes[0] = 0x45;
+    bytes[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+    bytes[4..6].copy_from_slice(&0x1234u16.to_be_bytes());
+    bytes[6] = if dont_fragment { 0x40 } else { 0 };
+    bytes[8] = 64;
+    bytes[9] = 17;
+    bytes[12..16].copy_from_slice(&[10, 0, 0, 1]);
+    bytes[16..20].copy_from_slice(&[10, 0, 0, 2]);
+    bytes
+}
+
+impl Bench {
+    /// Attached, administratively down.
+    pub fn new(port: PortAttributes, limits: Limits) -> Self {
+        let scope = Scope::LINK_LOCAL;
+        let config = Config {
+            qpn: OWN_QPN,
+            port,
+            scope,
+            seed: 1,
+            limits,
+        };
+        Self {
+            interface: Interface::attach(config).unwrap(),
+            adapter: Adapter::default(),
+            now: Instant::from_millis(1),
+            port,
+            actions: VecDeque::new(),
+            events: Vec::new(),
+            deadline: None,
+            handles: Vec::new(),
+            attached: Vec::new(),
+            members: Vec::new(),
+            wakes: 0,
+        }
+    }
+
+    /// Up, with carrier, with the default limits.
+    pub fn joined() -> Self {
+        Self::joined_with(Limits::DEFAULT)
+    }
+
+    pub fn joined_with(limits: Limits) -> Self {
+        let mut bench = Self::new(port(), limits);
+        bench.admin_up();
+        bench.answer_all();
+        assert!(
+            bench.interface.is_link_up(),
+            "{}",
+            bench.interface.state_name()
+        );
+        bench
+    }
+
+    pub fn admin_up(&mut self) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_admin_up(now, adapter)
+        });
+    }
+
+    pub fn admin_down(&mut self) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_admin_down(now, adapter)
+        });
+    }
+
+    pub fn detach(&mut self) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_detach(now, adapter)
+        });
+    }
+
+    /// Changes the port and reports it.
+    pub fn port_event(&mut self, event: PortEvent, change: impl FnOnce(&mut PortAttributes)) {
+        change(&mut self.port);
+        let (now, port) = (self.now, self.port);
+        pump(self, |interface, adapter| {
+            interface.handle_port_event(now, event, &port, adapter)
+        });
+    }
+
+    pub fn listen(&mut self, list: &[&[u8]]) {
+        let now = self.now;
+        let list: Vec<&[u8]> = list.to_vec();
+        pump(self, |interface, adapter| {
+            interface.handle_multicast_list(now, list.iter().copied(), adapter);
+        });
+    }
+
+    /// Sends; returns the packet's bytes if the ring was full.
+    pub fn send(
+        &mut self,
+        to: &LinkAddress,
+        protocol: EtherType,
+        bytes: impl Into<Vec<u8>>,
+    ) -> Result<(), Vec<u8>> {
+        let (now, packet) = (self.now, Packet::new(bytes));
+        let outcome = pump(self, |interface, adapter| {
+            interface.handle_transmit(now, to, protocol, packet, adapter)
+        });
+        outcome.map_err(|RingFull(packet)| packet.end())
+    }
+
+    /// Completes the oldest posted send.
+    pub fn complete(&mut self, status: CompletionStatus) {
+        let (send, packet) = self
+            .adapter
+            .posted
+            .pop_front()
+            .expect("something is posted");
+        packet.end();
+        self.complete_id(send.id, status);
+    }
+
+    pub fn complete_id(&mut self, id: SendId, status: CompletionStatus) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_send_completion(now, id, status, adapter);
+        });
+    }
+
+    pub fn complete_all(&mut self) {
+        while !self.adapter.posted.is_empty() {
+            self.complete(CompletionStatus::Success);
+        }
+    }
+
+    pub fn receive(&mut self, receive: Receive<Packet>) {
+        let now = self.now;
+        self.adapter.receives_posted -= 1;
+        pump(self, |interface, adapter| {
+            interface.handle_receive(now, receive, adapter)
+        });
+    }
+
+    pub fn receive_failed(&mut self, status: CompletionStatus) {
+        let now = self.now;
+        self.adapter.receives_posted -= 1;
+        pump(self, |interface, adapter| {
+            interface.handle_receive_failed(now, status, adapter)
+        });
+    }
+
+    /// Lets time pass, with every deadline on the way.
+    pub fn pass(&mut self, span: Duration) {
+        let end = self.now + span;
+        while let Some(deadline) = self.deadline.filter(|&at| at <= end) {
+            self.now = self.now.max(deadline);
+            let now = self.now;
+            pump(self, |interface, adapter| {
+                interface.handle_timeout(now, adapter)
+            });
+            assert!(
+                self.deadline.is_none_or(|next| next > now),
+                "a timer that fires for ever"
+            );
+        }
+        self.now = end;
+    }
+
+    /// Answers everything, for as long as answers lead to actions, as a fabric in order does.
+    pub fn answer_all(&mut self) {
+        for _ in 0..10_000 {
+            let Some(action) = self.actions.pop_front() else {
+                return;
+            };
+            self.answer(action);
+        }
+        panic!("actions never end");
+    }
+
+    /// Answers the actions for which `is_it` says so, and leaves the others.
+    pub fn answer_where(&mut self, is_it: impl Fn(&Action) -> bool) {
+        while let Some(at) = self.actions.iter().position(&is_it) {
+            let action = self.actions.remove(at).unwrap();
+            self.answer(action);
+        }
+    }
+
+    /// Answers one action with success.
+    pub fn answer(&mut self, action: Action) {
+        match action {
+            Action::AttachGroup { op, mgid, mlid } => {
+                assert!(!self.attached.contains(&(mgid, mlid)), "attached twice");
+                self.attached.push((mgid, mlid));
+                self.verb(op, Ok(()));
+            }
+            Action::DetachGroup { op, mgid, mlid } => {
+                let before = self.attached.len();
+                self.attached.retain(|&one| one != (mgid, mlid));
+                assert_eq!(
+                    self.attached.len() + 1,
+                    before,
+                    "detached what was not attached"
+                );
+                self.verb(op, Ok(()));
+            }
+            Action::CreateAddressHandle {
+                op,
+                handle,
+                address,
+            } => {
+                assert!(
+                    self.handles.iter().all(|(one, _)| *one != handle),
+                    "created twice"
+                );
+                self.handles.push((handle, address));
+                self.verb(op, Ok(()));
+            }
+            Action::DestroyAddressHandle { op, handle } => {
+                let is_used = self
+                    .adapter
+                    .posted
+                    .iter()
+                    .any(|(send, _)| send.handle == handle);
+                assert!(!is_used, "destroyed under a posted send");
+                self.handles.retain(|(one, _)| *one != handle);
+                self.verb(op, Ok(()));
+            }
+            Action::ModifyQueuePair { op, change } => self.modify(op, change),
+            Action::JoinGroup { op, request } => {
+                self.join_answer(op, Ok(record_of(&request)));
+                self.members
+                    .push((request.mgid, request.membership.join_state()));
+            }
+            Action::LeaveGroup {
+                op,
+                mgid,
+                membership,
+                ..
+            } => {
+                self.members
+                    .retain(|&one| one != (mgid, membership.join_state()));
+                self.leave_answer(op, Ok(()));
+            }
+            Action::QueryPath { op, query } => self.path_answer(op, Ok(path_to(&query))),
+            Action::QuerySaCapabilities { op } => {
+                self.capabilities(
+                    op,
+                    SaCapabilities {
+                        send_only_full_member: true,
+                    },
+                );
+            }
+            Action::CancelQuery { .. } | Action::WakeSendQueue => {}
+        }
+    }
+
+    fn modify(&mut self, op: OpId, change: QueuePairChange) {
+        self.verb(op, Ok(()));
+        match change {
+            QueuePairChange::Error => {
+                while !self.adapter.posted.is_empty() {
+                    self.complete(CompletionStatus::Flushed);
+                }
+                while self.adapter.receives_posted > 0 {
+                    self.receive_failed(CompletionStatus::Flushed);
+                }
+            }
+            QueuePairChange::Reset
+            | QueuePairChange::ReadyToSend { .. }
+            | QueuePairChange::SetQkey { .. } => {}
+        }
+    }
+
+    pub fn verb(&mut self, op: OpId, result: Result<(), VerbError>) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_verb_result(now, op, result, adapter)
+        });
+    }
+
+    pub fn join_answer(&mut self, op: OpId, answer: Result<GroupRecord, SaError>) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_join_answer(now, op, answer, adapter)
+        });
+    }
+
+    pub fn leave_answer(&mut self, op: OpId, answer: Result<(), SaError>) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_leave_answer(now, op, answer, adapter)
+        });
+    }
+
+    pub fn path_answer(&mut self, op: OpId, answer: Result<PathRecord, SaError>) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_path_answer(now, op, answer, adapter)
+        });
+    }
+
+    pub fn capabilities(&mut self, op: OpId, capabilities: SaCapabilities) {
+        pump(self, |interface, _| {
+            interface.handle_sa_capabilities(op, Ok(capabilities))
+        });
+    }
+
+    /// Takes the one action that waits, which must be a path query.
+    pub fn take_query(&mut self) -> (OpId, PathQuery) {
+        let at = self
+            .actions
+            .iter()
+            .position(|action| matches!(action, Action::QueryPath { .. }));
+        match self.actions.remove(at.expect("a path query is waiting")) {
+            Some(Action::QueryPath { op, query }) => (op, query),
+            _ => unreachable!(),
+        }
+    }
+
+    /// Takes the first join that waits.
+    pub fn take_join(&mut self) -> (OpId, JoinRequest) {
+        let at = self
+            .actions
+            .iter()
+            .position(|action| matches!(action, Action::JoinGroup { .. }));
+        match self.actions.remove(at.expect("a join is waiting")) {
+            Some(Action::JoinGroup { op, request }) => (op, request),
+            _ => unreachable!(),
+        }
+    }
+
+    pub fn joins_waiting(&self) -> usize {
+        self.actions
+            .iter()
+            .filter(|action| matches!(action, Action::JoinGroup { .. }))
+            .count()
+    }
+
+    pub fn queries_waiting(&self) -> usize {
+        self.actions
+            .iter()
+            .filter(|action| matches!(action, Action::QueryPath { .. }))
+            .count()
+    }
+
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.interface.counters()[counter]
+    }
+
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        let counted = self.interface.counters()[reason];
+        let seen = self
+            .adapter
+            .dropped
+            .iter()
+            .filter(|&&one| one == reason)
+            .count() as u64;
+        // A packet that was reported as too big ends with the report.
+        let reported = match reason {
+            DropReason::TooBigReported => self.adapter.too_big.len() as u64,
+            _ => 0,
+        };
+        assert_eq!(counted, seen + reported, "{}", reason.name());
+        counted
+    }
+
+    /// Detaches, answers everything, and asserts that nothing is left anywhere.
+    pub fn finish(mut self) {
+        self.detach();
+        self.answer_all();
+        self.pass(Duration::from_secs(60));
+        self.answer_all();
+        assert_eq!(self.interface.state_name(), "detached");
+        assert_eq!(self.events.last(), Some(&Event::Detached));
+        assert!(self.handles.is_empty() && self.attached.is_empty() && self.members.is_empty());
+        assert!(self.adapter.posted.is_empty() && self.deadline.is_none());
+        assert_eq!(self.interface.packets_queued(), 0);
+    }
+}
+
+/// The SA's answer to a join of a group like the broadcast group; the MLID follows from the MGID.
+pub fn record_of(request: &JoinRequest) -> GroupRecord {
+    let low = u16::from_be_bytes([request.mgid.gid().0[14], request.mgid.gid().0[15]]);
+    GroupRecord {
+        mgid: request.mgid,
+        mlid: Mlid::new(0xC000 | low & 0x0FFF).unwrap(),
+        pkey: request.pkey,
+        parameters: request.create.unwrap_or_else(group_parameters),
+    }
+}
+
+/// The SA's answer to a path query; the LID follows from the GID.
+pub fn path_to(query: &PathQuery) -> PathRecord {
     PathRecord {
-        destination,
-        lid: Lid::new(lid(host)).unwrap(),
-        sl: ServiceLevel::default(),
+        destination: query.destination,
+        lid: Lid::new(query.destination.guid() as u16 & 0x0FFF).unwrap(),
+        sl: ServiceLevel::new(0).unwrap(),
         mtu: IbMtu::Mtu2048,
         rate: RateCode::new(3).unwrap(),
         global: None,
     }
+}
+
+/// The group that carries an IP multicast group in the default partition.
+pub fn group(address: &str) -> Mgid {
+    let broadcast = BroadcastGroup::new(Scope::LINK_LOCAL, Pkey::DEFAULT);
+    broadcast.mgid_of(address.parse().unwrap()).unwrap()
+}
+
+pub fn broadcast() -> LinkAddress {
+    LinkAddress::multicast(BroadcastGroup::new(Scope::LINK_LOCAL, Pkey::DEFAULT).mgid())
 }

@@ -1,31 +1,31 @@
 //! Reports B28 and B29: addresses, and what a received frame is taken for.
 
 use ipoib_rs::counters::{Counter, DropReason};
-use ipoib_rs::ib::Qpn;
 use ipoib_rs::packet::{Cast, Delivery};
 use ipoib_rs::wire::{EtherType, LINK_ADDRESS_BYTES, LinkAddress};
 use zerocopy::IntoBytes;
 
 use crate::common::*;
+use crate::scene::*;
 
 /// How `frame` is delivered, and what of it.
 fn delivered(frame: &[u8], has_grh: bool) -> Option<(Vec<u8>, Delivery)> {
-    let mut bench = Bench::joined();
-    bench.receive(frame, has_grh);
-    let delivered = bench.adapter().delivered.pop();
-    bench.detach();
+    let mut scene = Scene::joined();
+    scene.receive(frame, has_grh);
+    let delivered = scene.adapter().delivered.pop();
+    scene.finish();
     delivered
 }
 
 #[test]
 fn b28_the_link_layer_address_has_20_bytes_flags_qpn_and_gid() {
-    let bench = Bench::joined();
-    let address = bench.interface().address();
+    let scene = Scene::joined();
+    let address = scene.interface().address();
     let mut expected = vec![0, 0, 0, 0x48];
-    expected.extend(gid(0).0);
+    expected.extend(OWN_GID.0);
     assert_eq!(address.as_bytes(), expected);
     assert_eq!(LinkAddress::from_bytes(&expected), Some(address));
-    bench.detach();
+    scene.finish();
 }
 
 #[test]
@@ -39,27 +39,33 @@ fn b28_no_other_length_is_taken_for_an_address() {
 fn b28_the_broadcast_address_holds_scope_and_pkey() {
     let mut port = port();
     port.partition = partition(0x0123, 4);
-    let mut bench = Bench::attach_with(port, ipoib_rs::limits::Limits::DEFAULT);
-    bench.admin_up();
-    let broadcast = bench.interface().broadcast().unwrap();
+    let mut scene = Scene::attach_with(port, ipoib_rs::limits::Limits::DEFAULT);
+    scene.admin_up();
+    let broadcast = scene.interface().broadcast().unwrap();
     let bytes = group_bytes(broadcast);
     assert_eq!(bytes.len(), LINK_ADDRESS_BYTES);
     let expected = [0, 0xFF, 0xFF, 0xFF, 0xFF, 0x12, 0x40, 0x1B, 0x81, 0x23];
     assert_eq!(bytes[..10], expected);
-    bench.detach();
+    scene.finish();
 }
 
 #[test]
 fn b29_the_destination_gid_of_the_grh_decides_the_cast() {
     for (destination, cast) in [
-        (broadcast_mgid().gid(), Cast::Broadcast),
+        (mgid("255.255.255.255").gid(), Cast::Broadcast),
         (mgid("224.0.0.22").gid(), Cast::Multicast),
         (mgid("ff02::1").gid(), Cast::Multicast),
-        (gid(0), Cast::Unicast),
+        (OWN_GID, Cast::Unicast),
     ] {
         let frame = frame(Some(destination), EtherType::IPV4, b"payload");
-        let expected = Delivery { protocol: EtherType::IPV4, cast };
-        assert_eq!(delivered(&frame, true), Some((b"payload".to_vec(), expected)));
+        let expected = Delivery {
+            protocol: EtherType::IPV4,
+            cast,
+        };
+        assert_eq!(
+            delivered(&frame, true),
+            Some((b"payload".to_vec(), expected))
+        );
     }
 }
 
@@ -67,30 +73,40 @@ fn b29_the_destination_gid_of_the_grh_decides_the_cast() {
 fn b29_without_a_grh_garbage_in_its_place_is_not_looked_at() {
     let mut frame = frame(None, EtherType::IPV6, b"payload");
     frame[..40].fill(0xFF);
-    let expected = Delivery { protocol: EtherType::IPV6, cast: Cast::Unicast };
-    assert_eq!(delivered(&frame, false), Some((b"payload".to_vec(), expected)));
+    let expected = Delivery {
+        protocol: EtherType::IPV6,
+        cast: Cast::Unicast,
+    };
+    assert_eq!(
+        delivered(&frame, false),
+        Some((b"payload".to_vec(), expected))
+    );
 }
 
 #[test]
 fn b29_a_frame_that_is_too_short_is_counted_and_its_buffer_posted_again() {
-    let mut bench = Bench::joined();
-    let posted = bench.adapter().receives_posted;
-    bench.receive(&[0; 43], true);
-    assert_eq!(bench.dropped(DropReason::FrameTooShort), 1);
-    assert!(bench.adapter().delivered.is_empty());
-    assert_eq!(bench.adapter().receives_posted, posted);
-    bench.detach();
+    let mut scene = Scene::joined();
+    let posted = scene.adapter().receives_posted;
+    scene.receive(&[0; 43], true);
+    assert_eq!(scene.dropped(DropReason::FrameTooShort), 1);
+    assert!(scene.adapter().delivered.is_empty());
+    assert_eq!(scene.adapter().receives_posted, posted);
+    scene.finish();
 }
 
 #[test]
 fn b29_the_own_multicast_does_not_come_back() {
-    let mut bench = Bench::joined();
-    let frame = frame(Some(broadcast_mgid().gid()), EtherType::ARP, &[0; 56]);
-    bench.receive_from(&frame, true, OWN_LID, Qpn::new(OWN_QPN).unwrap());
-    assert_eq!(bench.dropped(DropReason::OwnMulticast), 1);
+    let mut scene = Scene::joined();
+    let frame = frame(
+        Some(mgid("255.255.255.255").gid()),
+        EtherType::ARP,
+        &[0; 56],
+    );
+    scene.receive_from(&frame, true, 1, OWN_QPN);
+    assert_eq!(scene.dropped(DropReason::OwnMulticast), 1);
     // The same number on another port is somebody else.
-    bench.receive_from(&frame, true, lid(1), Qpn::new(OWN_QPN).unwrap());
-    assert_eq!(bench.adapter().delivered.len(), 1);
-    assert_eq!(bench.counted(Counter::MulticastReceived), 1);
-    bench.detach();
+    scene.receive_from(&frame, true, 0x101, OWN_QPN);
+    assert_eq!(scene.adapter().delivered.len(), 1);
+    assert_eq!(scene.counted(Counter::MulticastReceived), 1);
+    scene.finish();
 }
