@@ -60,8 +60,8 @@ fn h12_inputs_before_the_interface_is_ready_end_at_once() {
     scene.send(&peer(1), EtherType::IPV4, ipv4(100, false));
     assert_eq!(scene.dropped(DropReason::InterfaceDown), 1);
 
-    // Nothing is answered, so nothing is ever ready: every input still returns, and what it asked for
-    // is done once things are ready.
+    // Nothing is answered, so nothing is ever ready: every input still returns, and what it asked
+    // for is done once things are ready.
     scene.answers(|_, _| Answer::Hold);
     scene.admin_up();
     scene.listen_to(&["224.0.0.1"]);

@@ -521,8 +521,8 @@ fn unexplained_wildcards(file: &File) -> Vec<usize> {
         .collect()
 }
 
-/// Lines of the core, tests apart, that may allocate. The type `Box` may be named everywhere: the tables
-/// that attach makes are boxed slices.
+/// Lines of the core, tests apart, that may allocate. The type `Box` may be named everywhere: the
+/// tables that attach makes are boxed slices.
 fn allocations(file: &File) -> Vec<usize> {
     let is_core = file.is_below(&["src/"]) && !file.is_below(&["src/storage.rs", "src/storage/"]);
     let allocates = |line: &str| {

@@ -14,8 +14,8 @@ use ipoib_rs::wire::{AddressFlags, EtherType, LinkAddress};
 use crate::common::*;
 use crate::scene::*;
 
-/// What was posted of an IPv4 packet: length of the payload, fragment offset in units of 8 bytes, and
-/// whether more follows.
+/// What was posted of an IPv4 packet: length of the payload, fragment offset in units of 8 bytes,
+/// and whether more follows.
 fn pieces(scene: &mut Scene) -> Vec<(usize, u16, bool)> {
     let piece = |bytes: &Vec<u8>| {
         let field = u16::from_be_bytes([bytes[10], bytes[11]]);
