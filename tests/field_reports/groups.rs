@@ -386,3 +386,19 @@ fn b17_a_packet_to_a_foreign_group_is_dropped_and_counted() {
     assert_eq!(scene.joins().len(), before);
     scene.finish();
 }
+
+#[test]
+fn b17_the_broadcast_group_in_the_list_or_not_changes_nothing() {
+    let mut scene = Scene::joined();
+    let before = scene.log.len();
+    scene.listen_to(&["255.255.255.255"]);
+    scene.listen_to(&[]);
+    scene.pass(Duration::from_secs(5));
+    assert_eq!(scene.log.len(), before);
+    assert!(scene.interface().is_link_up());
+    assert_eq!(
+        scene.interface().groups().next().map(|row| row.role),
+        Some("broadcast")
+    );
+    scene.finish();
+}
