@@ -7,7 +7,8 @@
 //! actions of different objects may be executed in any order.
 
 use crate::ib::{
-    FlowLabel, Gid, IbMtu, Lid, Mgid, Mlid, Pkey, PkeyIndex, Qkey, RateCode, ServiceLevel,
+    FlowLabel, Gid, IbMtu, Lid, Mgid, Mlid, Pkey, PkeyIndex, Psn, Qkey, Qpn, RateCode, ServiceId,
+    ServiceLevel,
 };
 
 /// The identity of an operation under way.
@@ -22,6 +23,9 @@ pub struct OpId {
 pub(crate) enum Target {
     Group(u32),
     Handle(u32),
+    Incoming(u32),
+    Listener,
+    Outgoing(u32),
     Path(u32),
     QueuePair,
     Sa,
@@ -39,9 +43,41 @@ impl HandleId {
     }
 }
 
+/// A reliable connection, by its place in the interface's tables: outgoing ones first, below
+/// [`crate::limits::Limits::connections_max`] in all, so that a shell can keep its own table beside it.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ConnectionId(pub(crate) u32);
+
+impl ConnectionId {
+    /// The place in the tables.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A REQ that was received, as the shell numbers it. Opaque to the core.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct RequestId(pub u64);
+
 /// Something to do. In the imperative, executed without any lock of the core.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Action {
+    /// Make a queue pair for a connection that a peer asked for, bring it to RTS, post receives as
+    /// they are asked for, and send a REP with this interface's private data (IBA 12.6.8). Answer:
+    /// `handle_verb_result` when the REP is sent; `handle_connection_established` when the peer
+    /// confirmed it.
+    AcceptConnection {
+        /// The operation.
+        op: OpId,
+        /// The connection, whose number the core has chosen.
+        connection: ConnectionId,
+        /// The REQ to answer.
+        request: RequestId,
+        /// The first PSN to expect acknowledgements for.
+        starting_psn: Psn,
+        /// What the REP says of this interface.
+        own: ConnectionParameters,
+    },
     /// Attach the queue pair to a multicast group (IBA 11.2.12.3). Answer: `handle_verb_result`.
     AttachGroup {
         /// The operation.
@@ -65,12 +101,28 @@ pub enum Action {
         /// Where it sends to.
         address: AddressVector,
     },
+    /// Disconnect (IBA 12.6.10) and destroy the queue pair of a connection. What is still posted on it
+    /// completes as flushed first. Answer: `handle_verb_result`.
+    DestroyConnection {
+        /// The operation.
+        op: OpId,
+        /// The connection.
+        connection: ConnectionId,
+    },
     /// Destroy an address handle. No send uses it any more. Answer: `handle_verb_result`.
     DestroyAddressHandle {
         /// The operation.
         op: OpId,
         /// The handle, whose number the core has chosen.
         handle: HandleId,
+    },
+    /// Move the queue pair of an incoming connection to the error state. Answer: `handle_verb_result`.
+    /// With a shared receive queue, `handle_last_wqe` follows (IBA 11.6.3.1).
+    ErrConnection {
+        /// The operation.
+        op: OpId,
+        /// The connection.
+        connection: ConnectionId,
     },
     /// Detach the queue pair from a multicast group. Answer: `handle_verb_result`.
     DetachGroup {
@@ -87,6 +139,13 @@ pub enum Action {
         op: OpId,
         /// The request.
         request: JoinRequest,
+    },
+    /// Listen for REQs to a service. Answer: `handle_verb_result`.
+    Listen {
+        /// The operation.
+        op: OpId,
+        /// The service.
+        service: ServiceId,
     },
     /// SubnAdmDelete(MCMemberRecord). Answer: `handle_leave_answer`.
     LeaveGroup {
@@ -106,6 +165,25 @@ pub enum Action {
         /// The transition.
         change: QueuePairChange,
     },
+    /// Make a queue pair and ask a peer for a connection with it (REQ, IBA 12.6.5); when it agrees,
+    /// bring the queue pair to RTS and send an RTU. Answer: `handle_connect_answer`.
+    OpenConnection {
+        /// The operation.
+        op: OpId,
+        /// The connection, whose number the core has chosen.
+        connection: ConnectionId,
+        /// What to ask for.
+        request: ConnectRequest,
+    },
+    /// Post a send without data on the queue pair of an incoming connection, which is in the error
+    /// state. Answer: `handle_verb_result`, with its completion, or with an error if it could not be
+    /// posted.
+    PostDrainMarker {
+        /// The operation.
+        op: OpId,
+        /// The connection.
+        connection: ConnectionId,
+    },
     /// SubnAdmGet(PathRecord) (IBA 15.2.5.16). Answer: `handle_path_answer`.
     QueryPath {
         /// The operation.
@@ -115,6 +193,11 @@ pub enum Action {
     },
     /// SubnAdmGet(ClassPortInfo) (IBA 13.4.8.1). Answer: `handle_sa_capabilities`.
     QuerySaCapabilities {
+        /// The operation.
+        op: OpId,
+    },
+    /// Stop listening. Answer: `handle_verb_result`.
+    Unlisten {
         /// The operation.
         op: OpId,
     },
@@ -320,6 +403,53 @@ impl SaRefusal {
     pub const fn code(self) -> u8 {
         self as u8
     }
+}
+
+/// What a peer is asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ConnectRequest {
+    /// The way to the peer.
+    pub path: PathRecord,
+    /// The partition.
+    pub pkey: Pkey,
+    /// The service of the peer's interface.
+    pub service: ServiceId,
+    /// The first PSN that is sent.
+    pub starting_psn: Psn,
+    /// What the REQ says of this interface.
+    pub own: ConnectionParameters,
+}
+
+/// The private data of REQ and REP (RFC 4755 3.2).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ConnectionParameters {
+    /// The datagram queue pair of the interface.
+    pub qpn: Qpn,
+    /// The largest message that it receives, encapsulation header included, in bytes.
+    pub receive_mtu: u32,
+}
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ConnectError {
+    /// A REJ, with its reason code (IBA 12.6.7.2).
+    Rejected(u16),
+    /// No answer in time.
+    TimedOut,
+    /// The REQ could not be sent, or the REP could not be used.
+    Unusable,
+}
+
+/// Why a REQ is refused (IBA 12.6.7.2).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u16)]
+pub enum RejectReason {
+    /// "No resources".
+    NoResources = 3,
+    /// "Invalid service ID": nobody listens.
+    InvalidServiceId = 8,
+    /// "Consumer reject": the private data cannot be used.
+    ConsumerReject = 28,
 }
 
 /// A verb failed; the core needs no more detail, the shell logs the errno.

@@ -105,6 +105,34 @@ counted! {
         PathsMoved = "paths_moved",
         /// Paths that made room for others.
         PathsEvicted = "paths_evicted",
+        /// Packets sent by connections, of the packets sent.
+        ConnectedSent = "tx_connected_packets",
+        /// Packets received by connections, of the packets received.
+        ConnectedReceived = "rx_connected_packets",
+        /// Connections asked for.
+        Connects = "connects",
+        /// Connections that were refused, or not answered in time.
+        ConnectsFailed = "connects_failed",
+        /// Outgoing connections that came to be.
+        Connected = "connected",
+        /// Outgoing connections that broke or that the peer ended.
+        ConnectionsLost = "connections_lost",
+        /// Outgoing connections given up because the neighbour's address is another.
+        ConnectionsRetired = "connections_retired",
+        /// Connections that peers asked for and got.
+        Accepts = "accepts",
+        /// Connections that peers asked for and did not get.
+        AcceptsRefused = "accepts_refused",
+        /// Incoming connections that a newer one of the same peer replaced.
+        AcceptsSuperseded = "accepts_superseded",
+        /// Incoming connections given up because they were silent.
+        IncomingReaped = "incoming_reaped",
+        /// Incoming connections that had to be destroyed without the adapter's last word.
+        IncomingForced = "incoming_forced",
+        /// Neighbours that cannot get a connection because the table is full.
+        OutgoingTableFull = "outgoing_table_full",
+        /// Changes of mode.
+        ModeChanges = "mode_changes",
         /// Joins sent.
         Joins = "group_joins",
         /// Joins that the SA refused, or did not answer in time.
@@ -143,10 +171,7 @@ pub struct Counters {
 
 impl Default for Counters {
     fn default() -> Self {
-        Self {
-            drops: [0; DropReason::ALL.len()],
-            events: [0; Counter::ALL.len()],
-        }
+        Self { drops: [0; DropReason::ALL.len()], events: [0; Counter::ALL.len()] }
     }
 }
 
@@ -169,12 +194,8 @@ impl Counters {
 
     /// Every counter with its name, drops first.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let drops = DropReason::ALL
-            .iter()
-            .map(|&reason| (reason.name(), self[reason]));
-        let events = Counter::ALL
-            .iter()
-            .map(|&counter| (counter.name(), self[counter]));
+        let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), self[reason]));
+        let events = Counter::ALL.iter().map(|&counter| (counter.name(), self[counter]));
         drops.chain(events)
     }
 

@@ -17,11 +17,7 @@ impl Lid {
 
     /// `None` for the reserved LID 0 and for multicast and permissive LIDs.
     pub const fn new(value: u16) -> Option<Self> {
-        if value >= 1 && value <= Self::MAX.0 {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value >= 1 && value <= Self::MAX.0 { Some(Self(value)) } else { None }
     }
 
     /// The 16 bits of the identifier.
@@ -42,11 +38,7 @@ impl Mlid {
 
     /// `None` for anything outside the multicast range.
     pub const fn new(value: u16) -> Option<Self> {
-        if value >= Self::MIN.0 && value <= Self::MAX.0 {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value >= Self::MIN.0 && value <= Self::MAX.0 { Some(Self(value)) } else { None }
     }
 
     /// The 16 bits of the identifier.
@@ -67,11 +59,7 @@ impl Qpn {
 
     /// `None` above 24 bits.
     pub const fn new(value: u32) -> Option<Self> {
-        if value <= Self::MULTICAST.0 {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value <= Self::MULTICAST.0 { Some(Self(value)) } else { None }
     }
 
     /// From three bytes, big endian.
@@ -91,6 +79,35 @@ impl Qpn {
     }
 }
 
+/// A packet sequence number: 24 bits (IBA 9.7.1).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// The low 24 bits of `bits`, which may be anything: for drawing one at random.
+    pub const fn from_random(bits: u64) -> Self {
+        // CAST: the mask leaves 24 bits.
+        Self((bits & 0x00FF_FFFF) as u32)
+    }
+
+    /// The 24 bits of the number.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+/// A service id (IBA 12.7.3).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct ServiceId(pub u64);
+
+impl ServiceId {
+    /// The service of the interface with a datagram queue pair (RFC 4755 3.1): the IETF's prefix and
+    /// the number of the queue pair, without the flags that stand beside it in a link-layer address.
+    pub const fn of_interface(qpn: Qpn) -> Self {
+        Self(0x1000_0000_0000_0000 | qpn.0 as u64)
+    }
+}
+
 /// A partition key (IBA 10.9.1): 15 bits of partition and the membership bit.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Pkey(u16);
@@ -102,11 +119,7 @@ impl Pkey {
 
     /// `None` for the invalid key, whose low 15 bits are zero (IBA 10.9.2).
     pub const fn new(value: u16) -> Option<Self> {
-        if value & !Self::MEMBERSHIP == 0 {
-            None
-        } else {
-            Some(Self(value))
-        }
+        if value & !Self::MEMBERSHIP == 0 { None } else { Some(Self(value)) }
     }
 
     /// The 16 bits of the key.
@@ -218,11 +231,7 @@ pub struct Mgid(Gid);
 impl Mgid {
     /// `None` for a unicast GID.
     pub const fn new(gid: Gid) -> Option<Self> {
-        if gid.is_multicast() {
-            Some(Self(gid))
-        } else {
-            None
-        }
+        if gid.is_multicast() { Some(Self(gid)) } else { None }
     }
 
     /// From the 120 bits after the first byte; the first byte is `0xFF` whatever it is in `bits`.
@@ -321,11 +330,7 @@ pub struct FlowLabel(u32);
 impl FlowLabel {
     /// `None` above 20 bits.
     pub const fn new(value: u32) -> Option<Self> {
-        if value < 1 << 20 {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value < 1 << 20 { Some(Self(value)) } else { None }
     }
 
     /// The label.

@@ -23,6 +23,16 @@ pub struct Limits {
     pub group_queue_bytes_max: u32,
     /// Packets that wait for anything, per interface.
     pub pending_packets_max: u32,
+    /// Connections to send on.
+    pub outgoing_max: u32,
+    /// Connections to receive from, with a shared receive queue.
+    pub incoming_max: u32,
+    /// Connections to receive from without one, each with receives of its own.
+    pub incoming_unshared_max: u32,
+    /// Receives posted on the shared receive queue.
+    pub shared_receive_queue_len: u32,
+    /// Receives posted per connection without a shared receive queue.
+    pub connection_receive_queue_len: u32,
 }
 
 impl Limits {
@@ -37,6 +47,11 @@ impl Limits {
         group_queue_packets_max: 16,
         group_queue_bytes_max: 64 * 1024,
         pending_packets_max: 1024,
+        outgoing_max: 512,
+        incoming_max: 512,
+        incoming_unshared_max: 16,
+        shared_receive_queue_len: 256,
+        connection_receive_queue_len: 32,
     };
 
     /// Small enough that a test fills every queue.
@@ -50,6 +65,11 @@ impl Limits {
         group_queue_packets_max: 3,
         group_queue_bytes_max: 8 * 1024,
         pending_packets_max: 64,
+        outgoing_max: 3,
+        incoming_max: 3,
+        incoming_unshared_max: 2,
+        shared_receive_queue_len: 8,
+        connection_receive_queue_len: 4,
     };
 
     /// Whether every table has a place, and all together can be numbered.
@@ -64,6 +84,11 @@ impl Limits {
             group_queue_packets_max,
             group_queue_bytes_max,
             pending_packets_max,
+            outgoing_max,
+            incoming_max,
+            incoming_unshared_max,
+            shared_receive_queue_len,
+            connection_receive_queue_len,
         } = *self;
         let all = [
             send_queue_len,
@@ -75,9 +100,18 @@ impl Limits {
             group_queue_packets_max,
             group_queue_bytes_max,
             pending_packets_max,
+            outgoing_max,
+            incoming_max,
+            incoming_unshared_max,
+            shared_receive_queue_len,
+            connection_receive_queue_len,
         ];
-        all.into_iter()
-            .all(|limit| (1..=LIMIT_MAX).contains(&limit))
+        all.into_iter().all(|limit| (1..=LIMIT_MAX).contains(&limit))
+    }
+
+    /// Connections, outgoing and incoming.
+    pub const fn connections_max(&self) -> u32 {
+        self.outgoing_max + self.incoming_max
     }
 
     /// Address handles: one per path and group, as many again that are being replaced.
@@ -88,6 +122,13 @@ impl Limits {
 
 /// The largest value of a limit: sums and products of a few of them stay within 32 bits.
 pub const LIMIT_MAX: u32 = 1 << 24;
+/// The largest MTU in connected mode: 64 KiB less 16 bytes, so that it fits an IP packet's length
+/// with room for the encapsulation header.
+pub const CONNECTED_MTU_MAX: usize = 65520;
+/// The smallest MTU of an interface: what IPv6 needs (RFC 8200 5).
+pub const MTU_MIN: usize = 1280;
+/// How long an incoming connection may be silent before it is given up.
+pub const INCOMING_IDLE_MAX: Duration = Duration::from_secs(600);
 /// The first wait after the SA refused or was busy; doubled up to [`RETRY_MAX`].
 pub const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// The longest wait between two tries to join a group.

@@ -5,7 +5,7 @@
 
 use core::ops::Range;
 
-use crate::action::HandleId;
+use crate::action::{ConnectionId, HandleId};
 use crate::counters::DropReason;
 use crate::ib::{Qkey, Qpn};
 use crate::wire::EtherType;
@@ -83,6 +83,26 @@ pub trait DataPath<B>: PacketSink<B> {
     /// The packet, if the adapter refused it.
     fn post_send(&mut self, send: DatagramSend, packet: B) -> Result<(), B>;
 
+    /// Posts a send on a connection. The packet belongs to the data path until the completion with
+    /// `send.id` was fed back, or until the connection was reported destroyed.
+    ///
+    /// # Errors
+    ///
+    /// The packet, if the adapter refused it.
+    fn post_connected_send(&mut self, send: ConnectedSend, packet: B) -> Result<(), B>;
+
+    /// Posts one receive for connections, of the largest message that this interface receives: on the
+    /// shared receive queue, or on that of one incoming connection.
+    ///
+    /// # Errors
+    ///
+    /// [`PostReceiveError`] if there is no buffer or the adapter refused it.
+    fn post_connected_receive(
+        &mut self,
+        queue: ReceiveQueue,
+        bytes: usize,
+    ) -> Result<(), PostReceiveError>;
+
     /// Posts one receive with a buffer of the data path's own, large enough for `bytes` bytes.
     ///
     /// # Errors
@@ -113,6 +133,24 @@ pub struct DatagramSend {
     pub qkey: Qkey,
 }
 
+/// A message to post on a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ConnectedSend {
+    /// Comes back with the completion.
+    pub id: SendId,
+    /// The connection to use.
+    pub connection: ConnectionId,
+}
+
+/// Where a receive for connections is posted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReceiveQueue {
+    /// On the queue that all incoming connections share.
+    Shared,
+    /// On the queue of one.
+    Of(ConnectionId),
+}
+
 /// The identity of a posted send: a slot of the send ring and that slot's generation.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SendId {
@@ -128,10 +166,7 @@ impl SendId {
 
     /// From a work request id. Any value is legal: one that was never posted is stale.
     pub const fn from_bits(bits: u64) -> Self {
-        Self {
-            slot: bits as u32,
-            generation: (bits >> 32) as u32,
-        }
+        Self { slot: bits as u32, generation: (bits >> 32) as u32 }
     }
 }
 
@@ -158,6 +193,15 @@ pub struct Receive<B> {
     pub source_lid: u16,
     /// The sender's queue pair.
     pub source_qpn: Qpn,
+}
+
+/// A packet that arrived by a connection.
+#[derive(Debug)]
+pub struct ConnectedReceive<B> {
+    /// The incoming connection.
+    pub connection: ConnectionId,
+    /// The encapsulation header and the payload: there is no room for a GRH.
+    pub packet: B,
 }
 
 /// What the network stack needs to know of a received packet.
