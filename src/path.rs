@@ -4,6 +4,7 @@
 //! keeps a state in the combination of four pointers.
 
 use crate::action::{AddressVector, OpId, PathRecord, Target};
+use crate::ib::Gid;
 use crate::limits::PATH_RETRY_FIRST;
 use crate::storage::{Index, OutOfMemory, Queue, Slab};
 use crate::time::Instant;
@@ -27,6 +28,8 @@ pub(crate) struct Path {
     pub(crate) noticed: Noticed,
     /// Packets posted.
     pub(crate) sent: u64,
+    /// Its outgoing connection.
+    pub(crate) connection: Option<u32>,
 }
 
 /// The trouble with a neighbour that the log knows of.
@@ -164,6 +167,8 @@ pub(crate) fn address_vector(record: &PathRecord) -> AddressVector {
 pub(crate) struct Paths {
     slots: Slab<Path>,
     index: Index,
+    /// By GID: the path that was made last for a port.
+    by_gid: Index,
     /// Where the search for a path to evict goes on.
     hand: u32,
 }
@@ -173,7 +178,12 @@ const EVICTION_STEPS_MAX: u32 = 128;
 
 impl Paths {
     pub(crate) fn new(len: u32, seed: u64) -> Result<Self, OutOfMemory> {
-        Ok(Self { slots: Slab::new(len)?, index: Index::new(len, seed)?, hand: 0 })
+        Ok(Self {
+            slots: Slab::new(len)?,
+            index: Index::new(len, seed)?,
+            by_gid: Index::new(len, seed)?,
+            hand: 0,
+        })
     }
 
     pub(crate) fn find(&self, address: &LinkAddress) -> Option<u32> {
@@ -181,6 +191,19 @@ impl Paths {
         self.index.find(address.as_bytes(), |place| {
             slots.get(place).is_some_and(|path| path.address == *address)
         })
+    }
+
+    /// A path to a port, whatever the queue pair and the flags. There may be several for a while: one
+    /// that holds a connection or packets is preferred.
+    pub(crate) fn find_gid(&self, gid: Gid) -> Option<u32> {
+        let slots = &self.slots;
+        let is_it = |place| slots.get(place).is_some_and(|path| path.address.gid() == gid);
+        let is_busy = |place| {
+            let path = slots.get(place);
+            path.is_some_and(|path| path.connection.is_some() || !path.queue.is_empty())
+        };
+        let busy = self.by_gid.find(gid.as_bytes(), |place| is_it(place) && is_busy(place));
+        busy.or_else(|| self.by_gid.find(gid.as_bytes(), is_it))
     }
 
     /// Takes a place; `None` if all are taken.
@@ -194,15 +217,18 @@ impl Paths {
             is_used: true,
             noticed: Noticed::default(),
             sent: 0,
+            connection: None,
         };
         let place = self.slots.insert(path).ok()?;
         self.index.insert(address.as_bytes(), place);
+        self.by_gid.insert(address.gid().as_bytes(), place);
         Some(place)
     }
 
     pub(crate) fn remove(&mut self, place: u32) {
         if let Some(path) = self.slots.remove(place) {
             self.index.remove(path.address.as_bytes(), place);
+            self.by_gid.remove(path.address.gid().as_bytes(), place);
         }
     }
 

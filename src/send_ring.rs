@@ -28,10 +28,19 @@ enum SlotState {
 /// What is known of a posted send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Posted {
-    pub(crate) handle: u32,
+    pub(crate) via: Via,
     /// Its length, encapsulation header included.
     pub(crate) bytes: u32,
     pub(crate) is_multicast: bool,
+}
+
+/// What a posted send keeps alive.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Via {
+    /// A datagram: its address handle.
+    Handle(u32),
+    /// A message: its outgoing connection.
+    Connection(u32),
 }
 
 impl SendRing {
@@ -86,11 +95,11 @@ impl SendRing {
         }
     }
 
-    /// Gives back any send that is still posted, for after a reset.
-    pub(crate) fn reclaim(&mut self) -> Option<Posted> {
+    /// Gives back a send that is still posted and of which `is_it` is true, for after a reset.
+    pub(crate) fn reclaim(&mut self, is_it: impl Fn(Via) -> bool) -> Option<Posted> {
         let id = (0u32..).zip(self.slots.iter()).find_map(|(position, slot)| match slot.state {
-            SlotState::Posted(_) => Some(SendId { slot: position, generation: slot.generation }),
-            SlotState::Vacant { .. } => None,
+            SlotState::Posted(posted) if is_it(posted.via) => Some(SendId { slot: position, generation: slot.generation }),
+            SlotState::Posted(_) | SlotState::Vacant { .. } => None,
         })?;
         self.complete(id)
     }
@@ -100,7 +109,7 @@ impl SendRing {
 mod tests {
     use super::*;
 
-    const POSTED: Posted = Posted { handle: 0, bytes: 100, is_multicast: false };
+    const POSTED: Posted = Posted { via: Via::Handle(0), bytes: 100, is_multicast: false };
 
     #[test]
     fn a_completion_is_believed_once() {
@@ -141,8 +150,8 @@ mod tests {
         let mut ring = SendRing::new(3).unwrap();
         let id = ring.take(POSTED).unwrap();
         ring.take(POSTED).unwrap();
-        assert!(ring.reclaim().is_some() && ring.reclaim().is_some());
-        assert!(ring.reclaim().is_none());
+        assert!(ring.reclaim(|_| true).is_some() && ring.reclaim(|_| true).is_some());
+        assert!(ring.reclaim(|_| true).is_none());
         assert!(ring.complete(id).is_none());
         assert_eq!(ring.vacant(), 3);
     }

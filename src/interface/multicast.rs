@@ -74,7 +74,7 @@ impl<B: PacketBuf> Interface<B> {
             && let GroupState::Ready { handle, .. } = group.state
             && group.queue.is_empty()
         {
-            let route = Route { handle, qpn: Qpn::MULTICAST, is_multicast: true };
+            let route = Route::Datagram { handle, qpn: Qpn::MULTICAST, is_multicast: true };
             return match self.post(route, protocol, packet, datapath) {
                 Posting::Posted | Posting::Dropped => Ok(()),
                 Posting::RingFull(packet) => Err(RingFull(packet)),
@@ -452,7 +452,7 @@ impl<B: PacketBuf> Interface<B> {
                 self.arm_group(place);
                 return;
             };
-            let route = Route { handle, qpn: Qpn::MULTICAST, is_multicast: true };
+            let route = Route::Datagram { handle, qpn: Qpn::MULTICAST, is_multicast: true };
             if packet.len() > mtu {
                 // The group turned out narrower than the link.
                 let to = LinkAddress::multicast(mgid);

@@ -5,22 +5,25 @@ use zerocopy::IntoBytes;
 use crate::action::{HandleId, Target};
 use crate::counters::{Counter, DropReason};
 use crate::ib::{IbMtu, Qpn};
-use crate::packet::{CompletionStatus, DataPath, DatagramSend, PacketBuf, SendId};
-use crate::send_ring::Posted;
+use crate::packet::{
+    CompletionStatus, ConnectedSend, DataPath, DatagramSend, PacketBuf, SendId,
+};
+use crate::send_ring::{Posted, Via};
 use crate::size::Oversize;
 use crate::storage::Pending;
 use crate::time::Instant;
 use crate::wire::{ENCAPSULATION_BYTES, Encapsulation, EtherType, LinkAddress};
 
 use super::link::{Admin, Lifecycle};
-use super::{Interface, RingFull, SendQueue};
+use super::{Interface, Mode, RingFull, SendQueue};
 
 /// Where a packet is posted to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Route {
-    pub(super) handle: u32,
-    pub(super) qpn: Qpn,
-    pub(super) is_multicast: bool,
+pub(super) enum Route {
+    /// To a neighbour or group, as a datagram.
+    Datagram { handle: u32, qpn: Qpn, is_multicast: bool },
+    /// To a neighbour, by its connection.
+    Connected { connection: u32, mtu: usize },
 }
 
 /// What became of a packet that was to be posted.
@@ -66,8 +69,8 @@ impl<B: PacketBuf> Interface<B> {
         outcome
     }
 
-    /// Posts a packet, behind its encapsulation header. The one place where a send is posted, so
-    /// the one place where the rule can be broken that no datagram exceeds the MTU of the link.
+    /// Posts a packet, behind its encapsulation header. The one place where a send is posted, so the
+    /// one place where the rule can be broken that no datagram exceeds the MTU of the link.
     pub(super) fn post(
         &mut self,
         route: Route,
@@ -75,10 +78,16 @@ impl<B: PacketBuf> Interface<B> {
         mut packet: B,
         datapath: &mut impl DataPath<B>,
     ) -> Posting<B> {
+        let (via, mtu, is_multicast) = match route {
+            Route::Datagram { handle, is_multicast, .. } => {
+                (Via::Handle(handle), self.datagram_mtu, is_multicast)
+            }
+            Route::Connected { connection, mtu } => (Via::Connection(connection), mtu, false),
+        };
         if self.sends.vacant() == 0 {
             return Posting::RingFull(packet);
         }
-        if packet.len() > self.datagram_mtu {
+        if packet.len() > mtu {
             self.drop_packet(packet, DropReason::TooBigSilent, datapath);
             return Posting::Dropped;
         }
@@ -86,16 +95,24 @@ impl<B: PacketBuf> Interface<B> {
             self.drop_packet(packet, DropReason::NoHeadroom, datapath);
             return Posting::Dropped;
         }
-        let Route { handle, qpn, is_multicast } = route;
         // CAST: at most the MTU.
-        let posted = Posted { handle, bytes: packet.len() as u32, is_multicast };
-        let Some(id) = self.sends.take(posted) else {
-            return Posting::RingFull(packet);
+        let posted = Posted { via, bytes: packet.len() as u32, is_multicast };
+        let Some(id) = self.sends.take(posted) else { return Posting::RingFull(packet) };
+        let outcome = match route {
+            Route::Datagram { handle, qpn, .. } => {
+                let (handle, qkey) = (HandleId(handle), self.qkey);
+                datapath.post_send(DatagramSend { id, handle, remote_qpn: qpn, qkey }, packet)
+            }
+            Route::Connected { connection, .. } => {
+                let connection = self.outgoing_id(connection);
+                datapath.post_connected_send(ConnectedSend { id, connection }, packet)
+            }
         };
-        let send = DatagramSend { id, handle: HandleId(handle), remote_qpn: qpn, qkey: self.qkey };
-        match datapath.post_send(send, packet) {
+        match outcome {
             Ok(()) => {
-                self.handles.on_posted(handle);
+                if let Via::Handle(handle) = via {
+                    self.handles.on_posted(handle);
+                }
                 Posting::Posted
             }
             Err(packet) => {
@@ -152,7 +169,7 @@ impl<B: PacketBuf> Interface<B> {
         status: CompletionStatus,
         datapath: &mut impl DataPath<B>,
     ) {
-        let Some(Posted { handle, bytes, is_multicast }) = self.sends.complete(id) else {
+        let Some(Posted { via, bytes, is_multicast }) = self.sends.complete(id) else {
             self.counters.count(Counter::StaleCompletions);
             return;
         };
@@ -163,11 +180,23 @@ impl<B: PacketBuf> Interface<B> {
                 if is_multicast {
                     self.counters.count(Counter::MulticastSent);
                 }
+                if let Via::Connection(_) = via {
+                    self.counters.count(Counter::ConnectedSent);
+                }
             }
             CompletionStatus::Flushed => self.counters.count(Counter::SendFlushed),
             CompletionStatus::Failed => self.counters.count(Counter::SendFailed),
         }
-        self.release_handle(handle);
+        match via {
+            Via::Handle(handle) => self.release_handle(handle),
+            Via::Connection(place) => match status {
+                CompletionStatus::Success => {}
+                // An error of one send takes the queue pair to the error state (IBA 10.3.1).
+                CompletionStatus::Flushed | CompletionStatus::Failed => {
+                    self.on_outgoing_lost(now, place, datapath);
+                }
+            },
+        }
         self.drain_backlog(now, datapath);
         self.wake_send_queue();
     }
@@ -203,7 +232,12 @@ impl<B: PacketBuf> Interface<B> {
             match self.objects.target(number) {
                 Target::Path(place) => self.drain_path(now, place, datapath),
                 Target::Group(place) => self.drain_group(now, place, datapath),
-                Target::Handle(_) | Target::QueuePair | Target::Sa => {}
+                Target::Handle(_)
+                | Target::Incoming(_)
+                | Target::Listener
+                | Target::Outgoing(_)
+                | Target::QueuePair
+                | Target::Sa => {}
             }
         }
     }
@@ -212,8 +246,17 @@ impl<B: PacketBuf> Interface<B> {
         self.backlog.push(self.objects.number(target));
     }
 
-    /// What a datagram may carry on this link, without the encapsulation header.
+    /// The MTU of the interface, without the encapsulation header: in connected mode it is larger
+    /// than what a neighbour without a connection takes.
     pub fn mtu(&self) -> usize {
+        match self.mode {
+            Mode::Datagram => self.datagram_mtu,
+            Mode::Connected => self.connected_mtu,
+        }
+    }
+
+    /// What a datagram may carry on this link, without the encapsulation header.
+    pub fn datagram_mtu(&self) -> usize {
         self.datagram_mtu
     }
 

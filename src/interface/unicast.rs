@@ -14,6 +14,7 @@ use crate::storage::Pending;
 use crate::time::Instant;
 use crate::wire::{EtherType, LinkAddress};
 
+use super::connected::Transport;
 use super::link::Lifecycle;
 use super::transmit::{Posting, Route};
 use super::{Interface, RingFull};
@@ -32,34 +33,19 @@ impl<B: PacketBuf> Interface<B> {
             self.drop_packet(packet, DropReason::InvalidDestination, datapath);
             return Ok(());
         }
-        let Some(place) = self.paths.find(to).or_else(|| self.insert_path(to)) else {
+        let found = self.paths.find(to);
+        let Some(place) = found.or_else(|| self.insert_path(now, to, datapath)) else {
             self.drop_packet(packet, DropReason::PathTableFull, datapath);
             return Ok(());
         };
-        let Some(path) = self.paths.get_mut(place) else {
-            return Ok(());
-        };
-        path.is_used = true;
-        let state = path.state;
-        let mtu = self.mtu_of_path(&state);
-        if packet.len() > mtu {
-            self.notice_too_big(place, mtu);
-            self.send_oversize(to, mtu, protocol, packet, datapath, |this, piece, datapath| {
-                if let Err(RingFull(piece)) =
-                    this.send_to_path(now, place, protocol, piece, datapath)
-                {
-                    // The first pieces are on their way, so the others wait for room.
-                    this.queue_on_path(now, place, protocol, piece, datapath);
-                    this.push_backlog(Target::Path(place));
-                }
-            });
-            return Ok(());
+        if let Some(path) = self.paths.get_mut(place) {
+            path.is_used = true;
         }
         self.send_to_path(now, place, protocol, packet, datapath)
     }
 
-    /// Sends a packet that fits, or queues it if the path is not ready.
-    fn send_to_path(
+    /// Sends a packet, or queues it if the path is not ready.
+    pub(super) fn send_to_path(
         &mut self,
         now: Instant,
         place: u32,
@@ -67,66 +53,178 @@ impl<B: PacketBuf> Interface<B> {
         packet: B,
         datapath: &mut impl DataPath<B>,
     ) -> Result<(), RingFull<B>> {
-        let Some(path) = self.paths.get_mut(place) else {
+        let Some(path) = self.paths.get(place) else {
             self.drop_packet(packet, DropReason::PathUnresolved, datapath);
             return Ok(());
         };
-        let qpn = path.address.qpn();
         match path.state {
-            PathState::Ready { handle, freshness, .. } => {
+            PathState::Ready { freshness, .. } => {
                 if let Freshness::Stale { since } = freshness
                     && since <= now
                 {
                     self.refresh_path(place);
                 }
-                let has_room = self.paths.get(place).is_some_and(|path| path.queue.is_empty());
-                if !has_room {
-                    // Packets wait for room in the ring already: this one goes behind them.
-                    self.queue_on_path(now, place, protocol, packet, datapath);
-                    return Ok(());
-                }
-                let route = Route { handle, qpn, is_multicast: false };
-                match self.post(route, protocol, packet, datapath) {
-                    Posting::Posted => self.count_sent(place),
-                    Posting::Dropped => {}
-                    Posting::RingFull(packet) => return Err(RingFull(packet)),
-                }
+                self.send_to_ready_path(now, place, protocol, packet, datapath)
             }
             PathState::Unreachable { attempt, retry_at } if retry_at <= now => {
-                self.enter_path(
-                    place,
-                    PathState::QueryWanted { attempt: attempt.saturating_add(1) },
-                );
-                self.queue_on_path(now, place, protocol, packet, datapath);
+                let attempt = attempt.saturating_add(1);
+                self.enter_path(place, PathState::QueryWanted { attempt });
+                self.queue_within_link(now, place, protocol, packet, datapath);
+                Ok(())
             }
             PathState::Unreachable { .. } => {
                 self.drop_packet(packet, DropReason::PathUnresolved, datapath);
+                Ok(())
             }
             PathState::Blocked
             | PathState::QueryWanted { .. }
             | PathState::Querying { .. }
             | PathState::BackingOff { .. }
             | PathState::Addressing { .. } => {
-                self.queue_on_path(now, place, protocol, packet, datapath);
+                self.queue_within_link(now, place, protocol, packet, datapath);
+                Ok(())
             }
             PathState::CancelWanted => {
                 self.drop_packet(packet, DropReason::LinkDown, datapath);
+                Ok(())
             }
         }
+    }
+
+    fn send_to_ready_path(
+        &mut self,
+        now: Instant,
+        place: u32,
+        protocol: EtherType,
+        packet: B,
+        datapath: &mut impl DataPath<B>,
+    ) -> Result<(), RingFull<B>> {
+        let is_backlogged = self.paths.get(place).is_some_and(|path| !path.queue.is_empty());
+        if is_backlogged {
+            // Packets wait for room in the ring already: this one goes behind them.
+            self.queue_on_path(now, place, protocol, packet, datapath);
+            return Ok(());
+        }
+        let Some(transport) = self.transport_of(now, place) else {
+            self.drop_packet(packet, DropReason::PathUnresolved, datapath);
+            return Ok(());
+        };
+        if packet.len() <= transport.mtu() {
+            return match self.post(transport.route(), protocol, packet, datapath) {
+                Posting::Posted => {
+                    self.count_sent(place);
+                    Ok(())
+                }
+                Posting::Dropped => Ok(()),
+                Posting::RingFull(packet) => Err(RingFull(packet)),
+            };
+        }
+        self.send_above_mtu(now, place, transport, (protocol, packet), datapath);
         Ok(())
     }
 
-    fn insert_path(&mut self, to: &LinkAddress) -> Option<u32> {
+    /// The rules of size for a packet that is larger than what its neighbour takes now.
+    fn send_above_mtu(
+        &mut self,
+        now: Instant,
+        place: u32,
+        transport: Transport,
+        (protocol, packet): (EtherType, B),
+        datapath: &mut impl DataPath<B>,
+    ) {
+        if let Transport::Deciding { connection, .. } = transport {
+            // Report B02: while a connection is being decided, nothing is too large for the neighbour
+            // yet. It waits, and never goes by UD.
+            self.hold_for_connection(now, connection, protocol, packet, datapath);
+            return;
+        }
+        let Some(address) = self.paths.get(place).map(|path| path.address) else {
+            self.drop_packet(packet, DropReason::PathUnresolved, datapath);
+            return;
+        };
+        let mtu = transport.mtu();
+        self.notice_too_big(place, mtu);
+        self.send_oversize(&address, mtu, protocol, packet, datapath, |this, piece, datapath| {
+            this.post_to_path(now, place, transport.route(), protocol, piece, datapath);
+        });
+    }
+
+    /// Queues a packet for a path that is not ready. What it may carry is not known yet; what no
+    /// neighbour on this link could take is dealt with at once.
+    fn queue_within_link(
+        &mut self,
+        now: Instant,
+        place: u32,
+        protocol: EtherType,
+        packet: B,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        let Some(address) = self.paths.get(place).map(|path| path.address) else {
+            self.drop_packet(packet, DropReason::PathUnresolved, datapath);
+            return;
+        };
+        let mtu = if self.may_connect(&address) { self.connected_mtu } else { self.datagram_mtu };
+        if packet.len() <= mtu {
+            self.queue_on_path(now, place, protocol, packet, datapath);
+            return;
+        }
+        self.notice_too_big(place, mtu);
+        self.send_oversize(&address, mtu, protocol, packet, datapath, |this, piece, datapath| {
+            this.queue_on_path(now, place, protocol, piece, datapath);
+        });
+    }
+
+    fn insert_path(
+        &mut self,
+        now: Instant,
+        to: &LinkAddress,
+        datapath: &mut impl DataPath<B>,
+    ) -> Option<u32> {
+        let old = self.paths.find_gid(to.gid());
         if self.paths.is_full() {
-            let victim = self.paths.choose_victim()?;
+            let victim = match old {
+                // Its neighbour has another address now.
+                Some(old) => old,
+                None => self.paths.choose_victim()?,
+            };
             self.counters.count(Counter::PathsEvicted);
+            self.drop_path_queue(victim, DropReason::PathTableFull, datapath);
             self.remove_path(victim);
         }
         let place = self.paths.insert(*to, PathState::Blocked)?;
         if self.lifecycle == Lifecycle::Joined {
             self.enter_path(place, fresh_query());
         }
+        if let Some(old) = old.filter(|&old| self.paths.get(old).is_some()) {
+            self.supersede_path(now, old, place, datapath);
+        }
         Some(place)
+    }
+
+    /// Report C1, B08: the same port with another queue pair or other flags is another neighbour. What
+    /// waits for the old one goes to the new one, and the old one's connection goes.
+    fn supersede_path(
+        &mut self,
+        now: Instant,
+        old: u32,
+        new: u32,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        while let Some(path) = self.paths.get_mut(old) {
+            let Some(pending) = self.pending.pop(&mut path.queue) else { break };
+            let Pending { protocol, packet, bytes: _ } = pending;
+            self.queue_within_link(now, new, protocol, packet, datapath);
+        }
+        let connection = self.paths.get(old).and_then(|path| path.connection);
+        while let Some(pending) = connection.and_then(|connection| self.take_held(connection)) {
+            let Pending { protocol, packet, bytes: _ } = pending;
+            self.queue_within_link(now, new, protocol, packet, datapath);
+        }
+        self.retire_connection_of(old);
+        if let Some(path) = self.paths.get_mut(old) {
+            path.hold_until = None;
+        }
+        self.arm_path(old);
     }
 
     /// The only way to change the state of a path.
@@ -200,6 +298,7 @@ impl<B: PacketBuf> Interface<B> {
                 if let PathState::Ready { handle, .. } = ready {
                     self.retire_handle(handle);
                 }
+                self.retire_connection_of(place);
                 self.enter_path(place, PathState::CancelWanted);
             } else {
                 self.remove_path(place);
@@ -257,6 +356,7 @@ impl<B: PacketBuf> Interface<B> {
             return;
         };
         self.counters.count(Counter::PathsMoved);
+        self.retire_connection_of(place);
         self.retire_handle(handle);
         match freshness {
             Freshness::Replacing { handle, .. } => self.retire_handle(handle),
@@ -394,6 +494,7 @@ impl<B: PacketBuf> Interface<B> {
         let factor = 1u32.checked_shl(attempt.into()).unwrap_or(u32::MAX);
         let wait: Duration = PATH_RETRY_FIRST.saturating_mul(factor).min(PATH_RETRY_MAX);
         self.drop_path_queue(place, reason, sink);
+        self.retire_connection_of(place);
         self.enter_path(place, PathState::Unreachable { attempt, retry_at: now + wait });
     }
 
@@ -420,6 +521,7 @@ impl<B: PacketBuf> Interface<B> {
             } if handle == created => {
                 self.counters.count(Counter::PathsReplaced);
                 self.retire_handle(old);
+                self.retire_connection_of(place);
                 self.enter_path(place, PathState::Ready { record, handle, freshness });
             }
             PathState::Blocked
@@ -495,54 +597,53 @@ impl<B: PacketBuf> Interface<B> {
         }
     }
 
+    /// Drops what waits for a path and for its connection.
     fn drop_path_queue(&mut self, place: u32, reason: DropReason, sink: &mut impl PacketSink<B>) {
         while let Some(path) = self.paths.get_mut(place) {
             path.hold_until = None;
-            let Some(pending) = self.pending.pop(&mut path.queue) else {
-                break;
-            };
+            let Some(pending) = self.pending.pop(&mut path.queue) else { break };
+            self.drop_packet(pending.packet, reason, sink);
+        }
+        let connection = self.paths.get(place).and_then(|path| path.connection);
+        while let Some(pending) = connection.and_then(|connection| self.take_held(connection)) {
             self.drop_packet(pending.packet, reason, sink);
         }
         self.arm_path(place);
     }
 
     /// Sends what waits for a path that is ready, as far as the ring has room.
-    pub(super) fn drain_path(&mut self, now: Instant, place: u32, datapath: &mut impl DataPath<B>) {
-        while let Some(path) = self.paths.get(place) {
-            let PathState::Ready { handle, .. } = path.state else {
-                return;
-            };
-            let address = path.address;
-            let mtu = self.mtu_of_path(&path.state);
+    pub(super) fn drain_path(
+        &mut self,
+        now: Instant,
+        place: u32,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        while let Some(transport) = self.transport_of(now, place) {
+            let Some(path) = self.paths.get_mut(place) else { return };
             let first = self.pending.first_bytes(&path.queue);
-            if first.is_some_and(|bytes| self.sends.vacant() < self.sends_needed(bytes, mtu)) {
+            let needed = first.map(|bytes| self.sends_needed(bytes, transport.mtu()));
+            if needed.is_some_and(|needed| self.sends.vacant() < needed) {
                 self.push_backlog(Target::Path(place));
                 return;
             }
-            let Some(path) = self.paths.get_mut(place) else {
-                return;
-            };
+            let Some(path) = self.paths.get_mut(place) else { return };
             let Some(Pending { protocol, packet, bytes: _ }) = self.pending.pop(&mut path.queue)
             else {
                 path.hold_until = None;
                 self.arm_path(place);
                 return;
             };
-            let route = Route { handle, qpn: address.qpn(), is_multicast: false };
-            if packet.len() > mtu {
-                // The path turned out narrower than the link.
-                self.notice_too_big(place, mtu);
-                self.send_oversize(&address, mtu, protocol, packet, datapath, |this, piece, dp| {
-                    this.post_to_path(now, place, route, protocol, piece, dp);
-                });
+            if packet.len() > transport.mtu() {
+                self.send_above_mtu(now, place, transport, (protocol, packet), datapath);
             } else {
+                let route = transport.route();
                 self.post_to_path(now, place, route, protocol, packet, datapath);
             }
         }
     }
 
     /// Posts a packet; if the ring is full after all, it waits at the end of the queue.
-    fn post_to_path(
+    pub(super) fn post_to_path(
         &mut self,
         now: Instant,
         place: u32,

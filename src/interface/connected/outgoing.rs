@@ -1,0 +1,336 @@
+//! Outgoing connections: asked for when a neighbour accepts them, given up at the first trouble.
+
+use crate::action::{
+    Action, ConnectError, ConnectRequest, ConnectionParameters, OpId, Target, VerbError,
+};
+use crate::connection::{AfterClose, Outgoing, OutgoingState};
+use crate::counters::{Counter, DropReason};
+use crate::event::Notice;
+use crate::ib::{Psn, ServiceId};
+use crate::interface::Interface;
+use crate::interface::transmit::Route;
+use crate::limits::{
+    CONNECT_RETRY_FIRST, CONNECT_RETRY_MAX, PENDING_MAX,
+};
+use crate::packet::{DataPath, PacketBuf, PacketSink};
+use crate::path::PathState;
+use crate::send_ring::Via;
+use crate::storage::{Pending, Queue};
+use crate::time::Instant;
+use crate::wire::{ENCAPSULATION_BYTES, EtherType};
+
+use super::Transport;
+
+impl<B: PacketBuf> Interface<B> {
+    /// The outgoing connection of a path, which is asked for if it is time to. `None` if the table is
+    /// full.
+    pub(super) fn connection_of(&mut self, now: Instant, path: u32) -> Option<u32> {
+        let existing = self.paths.get(path)?.connection;
+        let Some(place) = existing else { return self.insert_outgoing(path) };
+        let state = self.connections.outgoing.get(place)?.state;
+        if let OutgoingState::BackingOff { attempt, retry_at } = state
+            && retry_at <= now
+        {
+            self.enter_outgoing(place, OutgoingState::OpenWanted { attempt });
+        }
+        Some(place)
+    }
+
+    fn insert_outgoing(&mut self, path: u32) -> Option<u32> {
+        let outgoing = Outgoing {
+            path: Some(path),
+            state: OutgoingState::OpenWanted { attempt: 0 },
+            operation: 0,
+            held: Queue::default(),
+            hold_until: None,
+        };
+        let Ok(place) = self.connections.outgoing.insert(outgoing) else {
+            self.counters.count(Counter::OutgoingTableFull);
+            return None;
+        };
+        self.paths.get_mut(path)?.connection = Some(place);
+        self.push_work(Target::Outgoing(place));
+        Some(place)
+    }
+
+    /// The only way to change the state of an outgoing connection.
+    fn enter_outgoing(&mut self, place: u32, state: OutgoingState) {
+        let Some(outgoing) = self.connections.outgoing.get_mut(place) else { return };
+        outgoing.state = state;
+        if state.wants_action() {
+            self.push_work(Target::Outgoing(place));
+        }
+        self.arm_outgoing(place);
+    }
+
+    fn arm_outgoing(&mut self, place: u32) {
+        let Some(outgoing) = self.connections.outgoing.get(place) else { return };
+        self.set_timer(Target::Outgoing(place), outgoing.hold_until);
+    }
+
+    pub(in crate::interface) fn next_outgoing_action(&mut self, place: u32) -> Option<Action> {
+        let outgoing = self.connections.outgoing.get(place)?;
+        let (state, path) = (outgoing.state, outgoing.path);
+        let connection = self.outgoing_id(place);
+        match state {
+            OutgoingState::OpenWanted { attempt } => {
+                let path = self.paths.get(path?)?;
+                let PathState::Ready { record, .. } = path.state else { return None };
+                let request = ConnectRequest {
+                    path: record,
+                    pkey: self.port.partition?.pkey,
+                    service: ServiceId::of_interface(path.address.qpn()),
+                    // Hazard H9: the C driver starts at 0, so that late packets of an old connection
+                    // pass for those of a new one.
+                    starting_psn: Psn::from_random(self.seed.draw()),
+                    own: self.own_parameters(),
+                };
+                let op = self.begin_outgoing(place, OutgoingState::Opening { attempt })?;
+                self.counters.count(Counter::Connects);
+                Some(Action::OpenConnection { op, connection, request })
+            }
+            OutgoingState::CloseWanted(then) => {
+                let op = self.begin_outgoing(place, OutgoingState::Closing(then))?;
+                Some(Action::DestroyConnection { op, connection })
+            }
+            OutgoingState::Opening { .. }
+            | OutgoingState::OpeningUnwanted
+            | OutgoingState::Live { .. }
+            | OutgoingState::BackingOff { .. }
+            | OutgoingState::Closing(_) => None,
+        }
+    }
+
+    fn begin_outgoing(&mut self, place: u32, next: OutgoingState) -> Option<OpId> {
+        let op = self.begin_operation(Target::Outgoing(place));
+        self.connections.outgoing.get_mut(place)?.operation = op.generation;
+        self.enter_outgoing(place, next);
+        Some(op)
+    }
+
+    /// What REQ and REP say of this interface. The receive MTU counts the encapsulation header, which
+    /// is what Linux and FreeBSD compare with (report A6).
+    pub(super) fn own_parameters(&self) -> ConnectionParameters {
+        // CAST: at most CONNECTED_MTU_MAX and the header.
+        let receive_mtu = self.connected_receive_bytes() as u32;
+        ConnectionParameters { qpn: self.qpn, receive_mtu }
+    }
+
+    pub(in crate::interface) fn on_connect_answer(
+        &mut self,
+        now: Instant,
+        op: OpId,
+        answer: Result<ConnectionParameters, ConnectError>,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        let Some((place, state)) = self.connections.outgoing_of(op) else {
+            self.counters.count(Counter::StaleAnswers);
+            return;
+        };
+        match (state, answer.and_then(|peer| self.mtu_towards(peer))) {
+            (OutgoingState::Opening { .. }, Ok(mtu)) => {
+                self.counters.count(Counter::Connected);
+                self.enter_outgoing(place, OutgoingState::Live { mtu });
+                self.send_held(now, place, datapath);
+            }
+            (OutgoingState::Opening { attempt }, Err(error)) => {
+                self.counters.count(Counter::ConnectsFailed);
+                self.notice_unconnected(place, error);
+                self.close_outgoing(now, place, attempt, datapath);
+            }
+            // The queue pair is there either way, and goes.
+            (OutgoingState::OpeningUnwanted, _) => {
+                self.enter_outgoing(place, OutgoingState::CloseWanted(AfterClose::Forget));
+            }
+            (
+                OutgoingState::OpenWanted { .. }
+                | OutgoingState::Live { .. }
+                | OutgoingState::BackingOff { .. }
+                | OutgoingState::CloseWanted(_)
+                | OutgoingState::Closing(_),
+                _,
+            ) => self.counters.count(Counter::StaleAnswers),
+        }
+    }
+
+    /// What may be sent to a peer: never more than it says, never more than this interface's own
+    /// limit. A number that leaves no room for a packet is not believed.
+    fn mtu_towards(&self, peer: ConnectionParameters) -> Result<usize, ConnectError> {
+        let theirs = (peer.receive_mtu as usize).saturating_sub(ENCAPSULATION_BYTES);
+        if theirs == 0 { Err(ConnectError::Unusable) } else { Ok(theirs.min(self.connected_mtu)) }
+    }
+
+    /// The connection broke, or the peer ended it.
+    pub(in crate::interface) fn on_outgoing_lost(
+        &mut self,
+        now: Instant,
+        place: u32,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        let Some(outgoing) = self.connections.outgoing.get(place) else { return };
+        if let OutgoingState::Live { .. } = outgoing.state {
+            self.counters.count(Counter::ConnectionsLost);
+            self.close_outgoing(now, place, 0, datapath);
+        }
+    }
+
+    /// Gives a connection up for now. Design rule: it is dropped at once, small packets go on by UD,
+    /// and it is tried again with a back-off (report C2).
+    fn close_outgoing(
+        &mut self,
+        now: Instant,
+        place: u32,
+        attempt: u8,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        let factor = 1u32.checked_shl(attempt.into()).unwrap_or(u32::MAX);
+        let wait = CONNECT_RETRY_FIRST.saturating_mul(factor).min(CONNECT_RETRY_MAX);
+        let attempt = attempt.saturating_add(1);
+        let then = AfterClose::BackOff { attempt, retry_at: now + wait };
+        self.enter_outgoing(place, OutgoingState::CloseWanted(then));
+        self.send_held(now, place, datapath);
+    }
+
+    /// The path does not want its connection any more. What waited for it was taken out before.
+    pub(in crate::interface) fn retire_connection_of(&mut self, path: u32) {
+        let Some(place) = self.paths.get_mut(path).and_then(|path| path.connection.take()) else {
+            return;
+        };
+        let Some(outgoing) = self.connections.outgoing.get_mut(place) else { return };
+        outgoing.path = None;
+        let next = match outgoing.state {
+            OutgoingState::OpenWanted { .. } | OutgoingState::BackingOff { .. } => {
+                self.forget_outgoing(place);
+                return;
+            }
+            OutgoingState::Opening { .. } => OutgoingState::OpeningUnwanted,
+            OutgoingState::Live { .. } | OutgoingState::CloseWanted(_) => {
+                OutgoingState::CloseWanted(AfterClose::Forget)
+            }
+            OutgoingState::Closing(_) => OutgoingState::Closing(AfterClose::Forget),
+            OutgoingState::OpeningUnwanted => return,
+        };
+        self.enter_outgoing(place, next);
+    }
+
+    fn forget_outgoing(&mut self, place: u32) {
+        self.set_timer(Target::Outgoing(place), None);
+        self.connections.outgoing.remove(place);
+    }
+
+    /// Returns whether the result was waited for.
+    pub(in crate::interface) fn on_outgoing_verb(
+        &mut self,
+        now: Instant,
+        op: OpId,
+        _result: Result<(), VerbError>,
+        datapath: &mut impl DataPath<B>,
+    ) -> bool {
+        let Some((place, OutgoingState::Closing(then))) = self.connections.outgoing_of(op) else {
+            return false;
+        };
+        // Destroyed: no completion will come for what was still posted.
+        while let Some(_posted) = self.sends.reclaim(|via| via == Via::Connection(place)) {
+            self.counters.count(Counter::SendFlushed);
+        }
+        match then {
+            AfterClose::BackOff { attempt, retry_at } => {
+                self.enter_outgoing(place, OutgoingState::BackingOff { attempt, retry_at });
+            }
+            AfterClose::Forget => self.forget_outgoing(place),
+        }
+        self.drain_backlog(now, datapath);
+        self.wake_send_queue();
+        true
+    }
+
+    /// Keeps a packet that is too large for UD until the connection is decided.
+    pub(in crate::interface) fn hold_for_connection(
+        &mut self,
+        now: Instant,
+        place: u32,
+        protocol: EtherType,
+        packet: B,
+        sink: &mut impl PacketSink<B>,
+    ) {
+        let pending = Self::pending(protocol, packet);
+        let limits = &self.limits;
+        let (packets_max, bytes_max) = (limits.held_packets_max, limits.held_bytes_max);
+        let Some(outgoing) = self.connections.outgoing.get_mut(place) else {
+            self.drop_packet(pending.packet, DropReason::ConnectionQueueFull, sink);
+            return;
+        };
+        if !outgoing.held.has_room(pending.bytes, packets_max, bytes_max) {
+            self.drop_packet(pending.packet, DropReason::ConnectionQueueFull, sink);
+            return;
+        }
+        match self.pending.push(&mut outgoing.held, pending) {
+            Ok(()) => {
+                outgoing.hold_until = outgoing.hold_until.or(Some(now + PENDING_MAX));
+                self.arm_outgoing(place);
+            }
+            Err(pending) => self.drop_packet(pending.packet, DropReason::PendingStoreFull, sink),
+        }
+    }
+
+    pub(in crate::interface) fn take_held(&mut self, place: u32) -> Option<Pending<B>> {
+        let outgoing = self.connections.outgoing.get_mut(place)?;
+        let pending = self.pending.pop(&mut outgoing.held);
+        if pending.is_none() {
+            outgoing.hold_until = None;
+            self.arm_outgoing(place);
+        }
+        pending
+    }
+
+    /// The connection is decided, or has taken too long: what waited for it goes the way that is open
+    /// now. It joins the path's queue behind what waits for room in the ring there.
+    fn send_held(&mut self, now: Instant, place: u32, datapath: &mut impl DataPath<B>) {
+        let Some(path) = self.connections.outgoing.get(place).and_then(|one| one.path) else {
+            return;
+        };
+        while let Some(Pending { protocol, packet, bytes: _ }) = self.take_held(place) {
+            self.queue_on_path(now, path, protocol, packet, datapath);
+        }
+        self.drain_path(now, path, datapath);
+    }
+
+    /// What is held was held long enough: it is dealt with as if there were no connection.
+    pub(in crate::interface) fn on_outgoing_timeout(
+        &mut self,
+        now: Instant,
+        place: u32,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        let Some(outgoing) = self.connections.outgoing.get(place) else { return };
+        if outgoing.hold_until.is_none_or(|until| until > now) {
+            self.arm_outgoing(place);
+            return;
+        }
+        let Some(path) = outgoing.path else { return };
+        while let Some(Pending { protocol, packet, bytes: _ }) = self.take_held(place) {
+            let Some((route, mtu)) = self.datagram_route(path) else {
+                self.drop_packet(packet, DropReason::PendingExpired, datapath);
+                continue;
+            };
+            let transport = Transport::Datagram { route, mtu };
+            self.send_above_mtu(now, path, transport, (protocol, packet), datapath);
+        }
+    }
+
+    fn datagram_route(&self, path: u32) -> Option<(Route, usize)> {
+        let path = self.paths.get(path)?;
+        let PathState::Ready { handle, .. } = path.state else { return None };
+        let route = Route::Datagram { handle, qpn: path.address.qpn(), is_multicast: false };
+        Some((route, self.mtu_of_path(&path.state)))
+    }
+
+    fn notice_unconnected(&mut self, place: u32, error: ConnectError) {
+        let path = self.connections.outgoing.get(place).and_then(|outgoing| outgoing.path);
+        let Some(path) = path.and_then(|path| self.paths.get_mut(path)) else { return };
+        if !core::mem::replace(&mut path.noticed.unconnected, true) {
+            let notice = Notice::ConnectFailing(path.address, error);
+            self.notice(notice);
+        }
+    }
+}
