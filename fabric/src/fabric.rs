@@ -157,7 +157,7 @@ impl Fabric {
                 }
             }
         }
-        self.hcas.push(Hca::new(hca, config.guid));
+        self.hcas.push(Hca::new(hca));
         Ok(hca)
     }
 
