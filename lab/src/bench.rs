@@ -5,10 +5,7 @@
 
 mod traffic;
 
-use std::time::{Duration, Instant};
-
-use nix::poll::{PollFd, PollFlags, poll};
-use std::os::fd::AsFd;
+use std::time::Duration;
 
 use crate::cli;
 use crate::console::Console;
@@ -20,8 +17,6 @@ use crate::tun::Tun;
 
 use traffic::Traffic;
 
-/// Packets that are read from a device before the others get their turn.
-const BATCH_LEN: usize = 64;
 /// Sizes of the IP packets that are measured.
 const PACKET_BYTES: [usize; 2] = [64, 2044];
 const MTU: usize = 2044;
@@ -66,27 +61,17 @@ fn measure_copy(
         .collect::<Result<Vec<Tun>, Error>>()?;
     let (from, to) = (&devices[0], &devices[1]);
     let mut buffer = vec![0; PACKET_BYTES_MAX];
-    let traffic = Traffic::start(&hosts[0], &hosts[1], packet_bytes)?;
-    traffic.measure(span, |until| {
-        while Instant::now() < until {
-            signals.check()?;
-            wait_readable(from)?;
-            for _ in 0..BATCH_LEN {
-                let length = match from.read(&mut buffer) {
-                    Ok(Some(length)) => length,
-                    Ok(None) => break,
-                    Err(source) => return Err(Error::system("reading a TUN device", source)),
-                };
-                to.write(&buffer[..length]);
-            }
+    let mut traffic = Traffic::new(&hosts[0], &hosts[1], packet_bytes)?;
+    let tally = traffic.measure(span, || {
+        signals.check()?;
+        while let Some(length) = from
+            .read(&mut buffer)
+            .map_err(|source| Error::system("reading a TUN device", source))?
+        {
+            to.write(&buffer[..length]);
         }
         Ok(())
-    })
-}
-
-fn wait_readable(tun: &Tun) -> Result<(), Error> {
-    let mut descriptors = [PollFd::new(tun.as_fd(), PollFlags::POLLIN)];
-    poll(&mut descriptors, 100u8)
-        .map(drop)
-        .map_err(|errno| Error::system("poll", errno))
+    })?;
+    eprintln!("{tally:?}");
+    Ok(tally.rate())
 }

@@ -1,11 +1,8 @@
-//! The generator and the counter.
+//! The generator, the counter and the stop watch.
 
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek};
 use std::net::UdpSocket;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -13,79 +10,106 @@ use nix::sys::socket::{setsockopt, sockopt};
 use crate::error::Error;
 use crate::namespace::Namespace;
 
+/// Packets that wait in the device when the watch starts: below the length of its queue, 500.
+const BURST_LEN: usize = 128;
 const IP_UDP_BYTES: usize = 20 + 8;
-/// The kernel cuts one send into at most this many packets, so that the generator is not what is
-/// measured.
+/// What the kernel cuts into packets in one call.
 const SEGMENTS_MAX: usize = 64;
 const SEND_BYTES_MAX: usize = 65_000;
 const PORT: u16 = 9;
 
-/// A flow of UDP packets from one host to another. Ends with the value.
+/// A flow of UDP packets from one host to another.
+#[derive(Debug)]
 pub(super) struct Traffic {
-    generator: Option<JoinHandle<()>>,
-    is_over: Arc<AtomicBool>,
+    socket: UdpSocket,
+    payload: Vec<u8>,
+    payload_bytes: usize,
     statistics: File,
     /// Bound so that no ICMP error goes back. Nobody reads: the kernel counts before it drops.
     _sink: UdpSocket,
 }
 
+/// What was measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    /// Packets that the receiving kernel counted.
+    pub(super) received: u64,
+    /// Packets that were sent.
+    pub(super) sent: u64,
+    /// Time that the loop took for them; the generator's own time is not in it.
+    pub(super) spent: Duration,
+}
+
+impl Tally {
+    /// Packets per second of the loop.
+    pub(super) fn rate(&self) -> f64 {
+        self.received as f64 / self.spent.as_secs_f64()
+    }
+}
+
 impl Traffic {
-    /// Starts to send packets of `packet_bytes`, IP header included, as fast as possible.
+    /// A flow of packets of `packet_bytes`, IP header included.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if the sockets cannot be made.
-    pub(super) fn start(
+    pub(super) fn new(
         from: &Namespace,
         to: &Namespace,
         packet_bytes: usize,
     ) -> Result<Self, Error> {
         let failed = |source| Error::system("socket for the benchmark", source);
         let payload_bytes = packet_bytes - IP_UDP_BYTES;
-        let socket = from
-            .within(|| connect(payload_bytes))?
-            .map_err(|source| Error::system("socket for the benchmark", source))?;
+        let socket = from.within(|| connect(payload_bytes))?.map_err(failed)?;
         let (sink, statistics) = to.within(|| {
             (
                 UdpSocket::bind(("10.77.0.2", PORT)),
                 File::open("/proc/thread-self/net/dev"),
             )
         })?;
-        let is_over = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&is_over);
         let segments = SEGMENTS_MAX.min(SEND_BYTES_MAX / payload_bytes);
-        let burst = vec![0x5A; segments * payload_bytes];
-        let generator = thread::spawn(move || {
-            while !flag.load(Ordering::Relaxed) {
-                // A full queue refuses; that is what it is for.
-                let _ = socket.send(&burst);
-            }
-        });
         Ok(Self {
-            generator: Some(generator),
-            is_over,
+            socket,
+            payload: vec![0x5A; segments * payload_bytes],
+            payload_bytes,
             statistics: statistics.map_err(failed)?,
             _sink: sink.map_err(failed)?,
         })
     }
 
-    /// Packets per second that the receiving host counts while `drive` runs; `drive` is given the
-    /// time at which to return.
+    /// Sends bursts and has `drain` carry each to the other host, for `span` of its time.
     ///
     /// # Errors
     ///
-    /// Those of `drive`, or [`Error::System`] if the counter cannot be read.
+    /// Those of `drain`, or [`Error::System`] if a burst cannot be sent or counted.
     pub(super) fn measure(
-        mut self,
+        &mut self,
         span: Duration,
-        mut drive: impl FnMut(Instant) -> Result<(), Error>,
-    ) -> Result<f64, Error> {
-        const WARM_UP: Duration = Duration::from_millis(500);
-        drive(Instant::now() + WARM_UP)?;
-        let (start, before) = (Instant::now(), self.received()?);
-        drive(start + span)?;
-        let packets = self.received()? - before;
-        Ok(packets as f64 / start.elapsed().as_secs_f64())
+        mut drain: impl FnMut() -> Result<(), Error>,
+    ) -> Result<Tally, Error> {
+        let mut tally = Tally::default();
+        let before = self.received()?;
+        while tally.spent < span {
+            self.send_burst()?;
+            tally.sent += BURST_LEN as u64;
+            let start = Instant::now();
+            drain()?;
+            tally.spent += start.elapsed();
+        }
+        tally.received = self.received()? - before;
+        Ok(tally)
+    }
+
+    fn send_burst(&self) -> Result<(), Error> {
+        let mut left = BURST_LEN * self.payload_bytes;
+        while left > 0 {
+            let bytes = left.min(self.payload.len());
+            left -= self
+                .socket
+                .send(&self.payload[..bytes])
+                .map_err(|source| Error::system("sending a burst", source))?;
+        }
+        Ok(())
     }
 
     /// Packets that the kernel has received on ib0: the second field behind the name.
@@ -97,24 +121,14 @@ impl Traffic {
         text.lines()
             .filter_map(|line| line.trim_start().strip_prefix("ib0:"))
             .find_map(|fields| fields.split_whitespace().nth(1)?.parse().ok())
-            .ok_or_else(|| failed(std::io::ErrorKind::InvalidData.into()))
+            .ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))
     }
 }
 
-impl Drop for Traffic {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        if let Some(generator) = self.generator.take() {
-            // It does not panic; and if it did, the count says so.
-            let _ = generator.join();
-        }
-    }
-}
-
-fn connect(payload_bytes: usize) -> std::io::Result<UdpSocket> {
+fn connect(payload_bytes: usize) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(("10.77.0.1", 0))?;
     socket.connect(("10.77.0.2", PORT))?;
-    let segment = i32::try_from(payload_bytes).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+    let segment = i32::try_from(payload_bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
     setsockopt(&socket, sockopt::UdpGsoSegment, &segment)?;
     Ok(socket)
 }
