@@ -1,1 +1,3 @@
-//! A deterministic world for the core.
+//! A deterministic world around the protocol core.
+
+pub mod host;

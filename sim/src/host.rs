@@ -1,0 +1,2 @@
+//! A minimal IP host.
+pub mod wire;
