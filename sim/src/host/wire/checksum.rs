@@ -17,15 +17,15 @@ impl Checksum {
         bytes: usize,
     ) -> Self {
         Self::default()
-            .add(&source.octets())
-            .add(&destination.octets())
-            .add_word(bytes as u64)
-            .add_word(u64::from(protocol.0))
+            .with(&source.octets())
+            .with(&destination.octets())
+            .with_word(bytes as u64)
+            .with_word(u64::from(protocol.0))
     }
 
     /// Adds bytes; an odd last byte counts as if a zero followed (RFC 1071 4.1).
     #[must_use]
-    pub fn add(self, bytes: &[u8]) -> Self {
+    pub fn with(self, bytes: &[u8]) -> Self {
         let words = bytes.chunks(2).map(|pair| match *pair {
             [high, low] => u64::from(u16::from_be_bytes([high, low])),
             [high] => u64::from(u16::from_be_bytes([high, 0])),
@@ -48,7 +48,7 @@ impl Checksum {
         self.finish() == 0
     }
 
-    fn add_word(self, word: u64) -> Self {
+    fn with_word(self, word: u64) -> Self {
         Self(self.0 + word)
     }
 }
@@ -61,20 +61,20 @@ mod tests {
     fn sum_of_the_rfc_example_is_right() {
         // RFC 1071 3: the sum of these bytes is DDF2.
         let bytes = [0x00, 0x01, 0xF2, 0x03, 0xF4, 0xF5, 0xF6, 0xF7];
-        assert_eq!(Checksum::default().add(&bytes).finish(), !0xDDF2);
+        assert_eq!(Checksum::default().with(&bytes).finish(), !0xDDF2);
     }
 
     #[test]
     fn odd_last_byte_counts_as_high_byte() {
-        assert_eq!(Checksum::default().add(&[0x12]).finish(), !0x1200);
+        assert_eq!(Checksum::default().with(&[0x12]).finish(), !0x1200);
     }
 
     #[test]
     fn bytes_with_their_own_checksum_are_intact() {
         let bytes = [0x45, 0x00, 0x12, 0x34];
-        let sum = Checksum::default().add(&bytes).finish();
-        let whole = Checksum::default().add(&bytes).add(&sum.to_be_bytes());
+        let sum = Checksum::default().with(&bytes).finish();
+        let whole = Checksum::default().with(&bytes).with(&sum.to_be_bytes());
         assert!(whole.is_intact());
-        assert!(!whole.add(&[0x00, 0x01]).is_intact());
+        assert!(!whole.with(&[0x00, 0x01]).is_intact());
     }
 }

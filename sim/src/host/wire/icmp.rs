@@ -220,7 +220,7 @@ fn parse_icmp(header: &IpHeader, bytes: &[u8]) -> Option<IcmpHeader> {
         _ => return None,
     };
     let (icmp, _) = IcmpHeader::read_from_prefix(message).ok()?;
-    sum.add(message).is_intact().then_some(icmp)
+    sum.with(message).is_intact().then_some(icmp)
 }
 
 /// Writes IP and ICMP headers in front of the payload at the end of `bytes`.
@@ -249,7 +249,7 @@ fn write_around(
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
     };
     let message = bytes.get_mut(ip_bytes..)?;
-    let checksum = sum.add(message).finish().to_be_bytes();
+    let checksum = sum.with(message).finish().to_be_bytes();
     message.get_mut(2..4)?.copy_from_slice(&checksum);
     Some(())
 }

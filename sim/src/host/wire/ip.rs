@@ -147,7 +147,7 @@ impl Ipv4Header {
             source: fields.source.octets(),
             destination: fields.destination.octets(),
         };
-        header.checksum = U16::new(Checksum::default().add(header.as_bytes()).finish());
+        header.checksum = U16::new(Checksum::default().with(header.as_bytes()).finish());
         Some(header)
     }
 
@@ -161,7 +161,7 @@ impl Ipv4Header {
             && total_bytes >= header_bytes
             && total_bytes <= bytes.len()
             && Checksum::default()
-                .add(bytes.get(..header_bytes)?)
+                .with(bytes.get(..header_bytes)?)
                 .is_intact();
         is_valid.then_some((header, header_bytes))
     }

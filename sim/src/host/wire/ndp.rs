@@ -79,7 +79,7 @@ impl Ndp {
         let sum = Checksum::pseudo_ipv6(source, destination, Protocol::ICMPV6, message.len());
         let (head, options) = Head::read_from_prefix(message).ok()?;
         let target = Ipv6Addr::from(head.target);
-        if !sum.add(message).is_intact() || head.code != 0 || target.is_multicast() {
+        if !sum.with(message).is_intact() || head.code != 0 || target.is_multicast() {
             return None;
         }
         match head.kind {
@@ -112,12 +112,11 @@ impl Ndp {
         }
     }
 
-    /// Whether `bytes` look like neighbour discovery at all, valid or not: ICMPv6 types 133 to 137.
-    pub fn is_ndp(header: &IpHeader, bytes: &[u8]) -> bool {
+    /// Whether the packet of `header` claims to be one of the two, valid or not.
+    pub fn is_solicitation_or_advertisement(header: &IpHeader, bytes: &[u8]) -> bool {
+        let kind = bytes.get(header.header_bytes);
         header.protocol == Protocol::ICMPV6
-            && bytes
-                .get(header.header_bytes)
-                .is_some_and(|kind| (133..=137).contains(kind))
+            && matches!(kind, Some(&(KIND_SOLICITATION | KIND_ADVERTISEMENT)))
     }
 }
 
@@ -209,8 +208,8 @@ fn emit(
 ) -> [u8; NDP_BYTES] {
     let message_bytes = HEAD_BYTES + OPTION_BYTES;
     let sum = Checksum::pseudo_ipv6(source, destination, Protocol::ICMPV6, message_bytes)
-        .add(head.as_bytes())
-        .add(option.as_bytes());
+        .with(head.as_bytes())
+        .with(option.as_bytes());
     head.checksum = U16::new(sum.finish());
     let mut bytes = [0; NDP_BYTES];
     let (ip_bytes, message) = bytes.split_at_mut(IPV6_HEADER_BYTES);
