@@ -1,3 +1,6 @@
 //! A deterministic world around the protocol core.
 
+pub mod agenda;
 pub mod host;
+pub mod random;
+pub mod trace;
