@@ -1,0 +1,228 @@
+//! Completion queues, notifications and asynchronous events.
+
+use crate::hosts::{
+    CQ_LEN, failures, hosts, local, payloads, queue_pair, receive, receives, run, send, sends,
+};
+use fabric::cq::WorkError;
+use fabric::port::{PortState, SmAddress};
+use fabric::qp::QpChange;
+use fabric::{AsyncEvent, DestroyError, FabricConfig, ManagementError};
+use ipoib_rs::ib::{Gid, Lid, Pkey, PkeyIndex, ServiceLevel};
+use ipoib_rs::interface::PortEvent;
+
+const CONFIG: FabricConfig = FabricConfig::DEFAULT;
+
+#[test]
+fn an_armed_queue_notifies_once() {
+    let (mut fabric, [a, b]) = hosts(CONFIG);
+    let ah = fabric.create_ah(a.port, &local(b.lid)).unwrap();
+    receive(&mut fabric, b.qp, 0..3);
+    assert!(!fabric.req_notify(b.receive_cq));
+    for wr_id in 0..2 {
+        send(&mut fabric, a.qp, wr_id, (ah, b.qpn), b"x").unwrap();
+    }
+    run(&mut fabric);
+    let notification = fabric.poll_notification().unwrap();
+    assert_eq!(notification.cq, b.receive_cq);
+    assert_eq!(notification.context, u64::from(b.lid.value()));
+    assert_eq!(fabric.poll_notification(), None);
+    assert_eq!(payloads(&mut fabric, b.receive_cq).len(), 2);
+
+    // Not armed again: silence.
+    send(&mut fabric, a.qp, 2, (ah, b.qpn), b"x").unwrap();
+    run(&mut fabric);
+    assert_eq!(fabric.poll_notification(), None);
+    assert_eq!(payloads(&mut fabric, b.receive_cq).len(), 1);
+}
+
+#[test]
+fn arming_a_queue_that_holds_something_says_so() {
+    let (mut fabric, [a, b]) = hosts(CONFIG);
+    let ah = fabric.create_ah(a.port, &local(b.lid)).unwrap();
+    receive(&mut fabric, b.qp, 0..1);
+    send(&mut fabric, a.qp, 0, (ah, b.qpn), b"x").unwrap();
+    run(&mut fabric);
+    assert!(fabric.req_notify(b.receive_cq), "the entry was missed");
+    assert_eq!(payloads(&mut fabric, b.receive_cq).len(), 1);
+    assert!(!fabric.req_notify(b.receive_cq));
+}
+
+#[test]
+fn arming_while_a_notification_is_under_way_loses_nothing() {
+    let (mut fabric, [a, b]) = hosts(CONFIG);
+    let ah = fabric.create_ah(a.port, &local(b.lid)).unwrap();
+    receive(&mut fabric, b.qp, 0..2);
+    assert!(!fabric.req_notify(b.receive_cq));
+    send(&mut fabric, a.qp, 0, (ah, b.qpn), b"1").unwrap();
+    run(&mut fabric);
+    assert_eq!(payloads(&mut fabric, b.receive_cq).len(), 1);
+    assert!(!fabric.req_notify(b.receive_cq));
+    assert!(fabric.poll_notification().is_some(), "of the first packet");
+    send(&mut fabric, a.qp, 1, (ah, b.qpn), b"2").unwrap();
+    run(&mut fabric);
+    assert!(fabric.poll_notification().is_some(), "of the second packet");
+    assert_eq!(payloads(&mut fabric, b.receive_cq), [b"2"]);
+}
+
+#[test]
+fn a_full_queue_reports_its_overrun_once_and_gives_packets_back() {
+    let (mut fabric, [a, b]) = hosts(CONFIG);
+    let ah = fabric.create_ah(a.port, &local(b.lid)).unwrap();
+    while fabric.poll_event().is_some() {}
+    for number in 0..u64::from(CQ_LEN) + 2 {
+        receive(&mut fabric, b.qp, number..number + 1);
+        send(&mut fabric, a.qp, number, (ah, b.qpn), b"x").unwrap();
+        run(&mut fabric);
+        assert_eq!(sends(&mut fabric, a.send_cq).len(), 1);
+    }
+    assert_eq!(
+        fabric.poll_event(),
+        Some(AsyncEvent::CqOverrun(b.receive_cq))
+    );
+    assert_eq!(fabric.poll_event(), None);
+    assert_eq!(payloads(&mut fabric, b.receive_cq).len(), CQ_LEN as usize);
+    assert_eq!(fabric.pool().outstanding(), 0);
+}
+
+#[test]
+fn a_wedged_adapter_withholds_completions_until_it_is_well() {
+    let (mut fabric, [a, b]) = hosts(CONFIG);
+    let ah = fabric.create_ah(a.port, &local(b.lid)).unwrap();
+    receive(&mut fabric, b.qp, 0..2);
+    assert!(!fabric.req_notify(b.receive_cq));
+    fabric.set_wedged(b.hca, true).unwrap();
+    send(&mut fabric, a.qp, 0, (ah, b.qpn), b"late").unwrap();
+    run(&mut fabric);
+    assert_eq!(fabric.poll_notification(), None);
+    assert!(receives(&mut fabric, b.receive_cq).is_empty());
+    assert!(!fabric.req_notify(b.receive_cq));
+    fabric.modify_qp(b.qp, &QpChange::Error).unwrap();
+    assert!(receives(&mut fabric, b.receive_cq).is_empty());
+
+    fabric.set_wedged(b.hca, false).unwrap();
+    assert_eq!(fabric.poll_notification().unwrap().cq, b.receive_cq);
+    let mut late = receives(&mut fabric, b.receive_cq);
+    assert_eq!(late.remove(1).1.unwrap_err(), WorkError::Flushed);
+    let packet = late.remove(0).1.unwrap().packet;
+    fabric.pool_mut().free(packet);
+}
+
+#[test]
+fn a_queue_in_use_is_not_destroyed() {
+    let (mut fabric, [a]) = hosts(CONFIG);
+    receive(&mut fabric, a.qp, 0..1);
+    assert_eq!(fabric.destroy_cq(a.receive_cq), Err(DestroyError::Busy));
+    assert!(!fabric.req_notify(a.receive_cq));
+    fabric.modify_qp(a.qp, &QpChange::Error).unwrap();
+    fabric.destroy_qp(a.qp).unwrap();
+    fabric.destroy_cq(a.receive_cq).unwrap();
+    assert_eq!(fabric.poll_notification(), None);
+    assert_eq!(fabric.destroy_cq(a.receive_cq), Err(DestroyError::Unknown));
+    assert!(fabric.poll_cq(a.receive_cq).is_none());
+}
+
+#[test]
+fn completions_of_two_queue_pairs_share_a_queue_in_order() {
+    let (mut fabric, [a]) = hosts(CONFIG);
+    let second = queue_pair(&mut fabric, a.port, a.send_cq, a.receive_cq);
+    receive(&mut fabric, second, 5..6);
+    receive(&mut fabric, a.qp, 0..1);
+    fabric.modify_qp(second, &QpChange::Error).unwrap();
+    fabric.modify_qp(a.qp, &QpChange::Error).unwrap();
+    let flushed = WorkError::Flushed;
+    assert_eq!(
+        failures(&mut fabric, a.receive_cq),
+        [(5, flushed), (0, flushed)]
+    );
+}
+
+#[test]
+fn changes_of_a_port_are_reported_in_order_and_only_when_something_changed() {
+    let (mut fabric, [a, b]) = hosts(CONFIG);
+    while fabric.poll_event().is_some() {}
+    let sm = SmAddress {
+        lid: b.lid,
+        sl: ServiceLevel::default(),
+    };
+    fabric.set_port_state(a.port, PortState::Active).unwrap();
+    fabric.set_lid(a.port, Some(a.lid)).unwrap();
+    assert_eq!(fabric.poll_event(), None, "nothing changed");
+    fabric.set_port_state(a.port, PortState::Down).unwrap();
+    fabric.set_port_state(a.port, PortState::Init).unwrap();
+    fabric.set_lid(a.port, Lid::new(9)).unwrap();
+    fabric.set_pkey_table(a.port, &[Pkey::new(0x8001)]).unwrap();
+    fabric.set_gid(a.port, 0, Some(Gid::new(1, 2))).unwrap();
+    fabric.set_sm(a.port, Some(sm)).unwrap();
+    fabric.set_sm(a.port, Some(sm)).unwrap();
+    fabric.set_port_state(a.port, PortState::Active).unwrap();
+    fabric.dispatch_event(a.port, PortEvent::ClientReregister);
+    let expected = [
+        PortEvent::PortError,
+        PortEvent::LidChanged,
+        PortEvent::PkeyChanged,
+        PortEvent::GidChanged,
+        PortEvent::SmChanged,
+        PortEvent::PortActive,
+        PortEvent::ClientReregister,
+    ];
+    for event in expected {
+        let expected = AsyncEvent::Port(a.port, event);
+        assert_eq!(fabric.poll_event(), Some(expected));
+    }
+    assert_eq!(fabric.poll_event(), None);
+
+    let attributes = fabric.port_attributes(a.port, None).unwrap();
+    assert_eq!(attributes.lid, Lid::new(9));
+    assert_eq!(attributes.gid, Gid::new(1, 2));
+    assert_eq!(
+        attributes.partition.unwrap().pkey,
+        Pkey::new(0x8001).unwrap()
+    );
+}
+
+#[test]
+fn events_beyond_the_limit_are_counted() {
+    let config = FabricConfig {
+        events_max: 3,
+        ..CONFIG
+    };
+    let (mut fabric, [a]) = hosts(config);
+    for _ in 0..3 {
+        fabric.dispatch_event(a.port, PortEvent::GidChanged);
+    }
+    // The LID and the state that the host was given are events as well.
+    assert_eq!(std::iter::from_fn(|| fabric.poll_event()).count(), 3);
+    assert_eq!(fabric.events_lost(), 2);
+}
+
+#[test]
+fn two_ports_cannot_have_one_lid() {
+    let (mut fabric, [a, b]) = hosts(CONFIG);
+    let result = fabric.set_lid(a.port, Some(b.lid));
+    assert_eq!(result, Err(ManagementError::LidInUse));
+    assert_eq!(fabric.query_port(a.port).unwrap().lid, Some(a.lid));
+}
+
+#[test]
+fn a_partition_is_found_wherever_it_stands_and_full_membership_goes_first() {
+    let (mut fabric, [a]) = hosts(CONFIG);
+    let limited = Pkey::new(0x0001);
+    let full = Pkey::new(0x8001);
+    fabric
+        .set_pkey_table(a.port, &[None, limited, None, full])
+        .unwrap();
+    let found = fabric.find_partition(a.port, full.unwrap()).unwrap();
+    assert_eq!((found.pkey, found.index), (full.unwrap(), PkeyIndex(3)));
+    fabric.set_pkey_table(a.port, &[None, limited]).unwrap();
+    let found = fabric.find_partition(a.port, full.unwrap()).unwrap();
+    assert_eq!((found.pkey, found.index), (limited.unwrap(), PkeyIndex(1)));
+    assert_eq!(
+        fabric.port_attributes(a.port, None).unwrap().partition,
+        None
+    );
+    let too_many = [full; 17];
+    assert_eq!(
+        fabric.set_pkey_table(a.port, &too_many),
+        Err(ManagementError::TableTooSmall)
+    );
+}
