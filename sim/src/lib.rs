@@ -4,3 +4,4 @@ pub mod agenda;
 pub mod host;
 pub mod random;
 pub mod trace;
+pub mod traffic;
