@@ -3,5 +3,7 @@
 pub mod agenda;
 pub mod host;
 pub mod random;
+pub mod rules;
 pub mod trace;
 pub mod traffic;
+pub mod verdict;
