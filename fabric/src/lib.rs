@@ -6,7 +6,8 @@
 //! duplicates or loses them in between, the lab delivers at once.
 //!
 //! Reading order: [`packet`] (who owns what), [`Fabric`], [`qp`] and [`cq`] (verbs), [`transit`] (a
-//! packet between two ports).
+//! packet between two ports), [`gsi`] (management datagrams), [`mad`], [`sa`] and [`sm`]
+//! (subnet administration), [`capture`] (real bytes).
 
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![forbid(unsafe_code)]
@@ -14,14 +15,20 @@
 extern crate alloc;
 
 pub mod address;
+pub mod capture;
 pub mod cq;
+mod crc;
 mod fabric;
+pub mod gsi;
 pub mod hca;
+pub mod mad;
 mod outlet;
 pub mod packet;
 pub mod port;
 pub mod qp;
+pub mod sa;
 mod slab;
+pub mod sm;
 pub mod switch;
 pub mod transit;
 pub mod wire;
