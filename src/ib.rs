@@ -225,6 +225,11 @@ impl Mgid {
         }
     }
 
+    /// From the 120 bits after the first byte; the first byte is `0xFF` whatever it is in `bits`.
+    pub(crate) const fn from_low_bits(bits: u128) -> Self {
+        Self(Gid((bits | 0xFF << 120).to_be_bytes()))
+    }
+
     /// The GID.
     pub const fn gid(self) -> Gid {
         self.0

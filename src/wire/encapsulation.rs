@@ -44,8 +44,47 @@ impl Encapsulation {
         }
     }
 
+    /// From bytes of exactly the right length, whatever the reserved field holds.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Self::read_from_bytes(bytes).ok()
+    }
+
     /// The protocol of the payload.
     pub const fn protocol(&self) -> EtherType {
         EtherType(self.protocol.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_4_bytes_are_a_header() {
+        let bytes = [0x08, 0x00, 0, 0, 0x45];
+        for length in 0..=bytes.len() {
+            let parsed = Encapsulation::from_bytes(&bytes[..length]);
+            assert_eq!(parsed.is_some(), length == ENCAPSULATION_BYTES, "{length}");
+        }
+    }
+
+    #[test]
+    fn every_protocol_survives_the_round_trip_with_reserved_bits_zero() {
+        for protocol in 0..=u16::MAX {
+            let header = Encapsulation::new(EtherType(protocol));
+            let [high, low] = protocol.to_be_bytes();
+            assert_eq!(header.as_bytes(), [high, low, 0, 0]);
+            assert_eq!(Encapsulation::from_bytes(header.as_bytes()), Some(header));
+            assert_eq!(header.protocol(), EtherType(protocol));
+        }
+    }
+
+    #[test]
+    fn reserved_field_is_ignored_on_reception() {
+        for reserved in 0..=u16::MAX {
+            let [high, low] = reserved.to_be_bytes();
+            let parsed = Encapsulation::from_bytes(&[0x86, 0xDD, high, low]).expect("4 bytes");
+            assert_eq!(parsed.protocol(), EtherType::IPV6);
+        }
     }
 }
