@@ -63,7 +63,7 @@ fn measure_copy(
     let mut buffer = vec![0; PACKET_BYTES_MAX];
     let mut traffic = Traffic::new(&hosts[0], &hosts[1], packet_bytes)?;
     let tally = traffic.measure(span, || {
-        signals.check()?;
+        signals.poll()?;
         while let Some(length) = from
             .read(&mut buffer)
             .map_err(|source| Error::system("reading a TUN device", source))?

@@ -1,30 +1,22 @@
 //! Captures: one file per link, every packet as it is on the wire, from the local route header to the
 //! variant CRC.
 //!
-//! The packets are wrapped in ERF records of type 21, INFINIBAND (link type 197). tshark 4.0 of
-//! Debian 12 refuses link type 247 (InfiniBand without ERF) as unsupported; it reads ERF without any
-//! preference, down to the ARP and IP packets and the attributes of the SA's datagrams.
+//! The packets are wrapped in ERF records, link type 197: see [`fabric::capture`].
 
 use std::borrow::Cow;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fabric::capture::{RECORD_BYTES_MAX, encode_record};
+use fabric::transit::Transit;
 use ipoib_rs::time::Instant;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 
 use crate::error::Error;
-
-/// The record header: time stamp (8), type, flags, record length (2), loss counter (2), wire length
-/// (2).
-const ERF_HEADER_BYTES: usize = 16;
-const ERF_TYPE_INFINIBAND: u8 = 21;
-/// Records have the length of their packet; capture interface 0.
-const ERF_FLAG_VARYING_LENGTH: u8 = 1 << 2;
-/// Records are a multiple of this long.
-const ERF_ALIGNMENT_BYTES: usize = 8;
 
 /// Where captures go.
 #[derive(Clone, Debug)]
@@ -45,7 +37,7 @@ impl Directory {
         Ok(Self(path.to_owned()))
     }
 
-    /// Starts the capture of one link.
+    /// Starts the capture of one link. `now` is the time of the lab's clock.
     ///
     /// # Errors
     ///
@@ -67,8 +59,9 @@ impl Directory {
         Ok(Capture {
             writer,
             path,
-            epoch: since_epoch.saturating_sub(Duration::from_nanos(now.as_nanos())),
-            record: Vec::new(),
+            epoch: since_epoch.saturating_sub(now.saturating_since(Instant::ZERO)),
+            record: vec![0; RECORD_BYTES_MAX],
+            sent_last: None,
         })
     }
 }
@@ -80,27 +73,54 @@ pub(crate) struct Capture {
     /// The time of day at which the lab's clock was zero.
     epoch: Duration,
     record: Vec<u8>,
+    /// The queue pair and sequence number of the last packet that left the port of this link.
+    sent_last: Option<(u32, u32)>,
 }
 
 impl Capture {
-    /// Adds a packet: local route header to variant CRC.
+    /// Adds a packet that leaves the port of this link. The switch makes the copies of a multicast
+    /// packet: on this link there is one.
     ///
     /// # Errors
     ///
     /// [`Error::CaptureDirectory`] if the file system refuses.
-    pub(crate) fn write(&mut self, now: Instant, packet: &[u8]) -> Result<(), Error> {
-        let time = self.epoch + Duration::from_nanos(now.as_nanos());
-        fill_record(&mut self.record, time, packet);
-        let length = u32::try_from(self.record.len()).unwrap_or(u32::MAX);
+    pub(crate) fn write_sent(&mut self, now: Instant, transit: &Transit) -> Result<(), Error> {
+        let header = transit.header();
+        let identity = Some((header.source_qpn.value(), header.psn));
+        if self.sent_last == identity {
+            return Ok(());
+        }
+        self.sent_last = identity;
+        self.write(now, transit)
+    }
+
+    /// Adds a packet that arrives at the port of this link.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CaptureDirectory`] if the file system refuses.
+    pub(crate) fn write_arrived(&mut self, now: Instant, transit: &Transit) -> Result<(), Error> {
+        self.write(now, transit)
+    }
+
+    fn write(&mut self, now: Instant, transit: &Transit) -> Result<(), Error> {
+        let time = self.epoch + now.saturating_since(Instant::ZERO);
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let Some(len) = encode_record(transit, Instant::from_nanos(nanos), &mut self.record) else {
+            return Ok(());
+        };
         let packet = PcapPacket {
             timestamp: time,
-            orig_len: length,
-            data: Cow::Borrowed(&self.record),
+            orig_len: u32::try_from(len).unwrap_or(u32::MAX),
+            data: Cow::Borrowed(&self.record[..len]),
         };
-        self.writer
-            .write_packet(&packet)
-            .map(drop)
-            .map_err(|error| Error::CaptureDirectory(self.path.clone(), io::Error::other(error)))
+        match self.writer.write_packet(&packet) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::CaptureDirectory(
+                self.path.clone(),
+                io::Error::other(error),
+            )),
+        }
     }
 
     /// Writes what is still in memory.
@@ -117,34 +137,8 @@ impl Capture {
     }
 }
 
-fn fill_record(record: &mut Vec<u8>, time: Duration, packet: &[u8]) {
-    let padded = packet.len().next_multiple_of(ERF_ALIGNMENT_BYTES);
-    // Little endian, 32 bits of seconds and 32 bits of fraction; all else is big endian.
-    let fraction = (u64::from(time.subsec_nanos()) << 32) / 1_000_000_000;
-    let stamp = (time.as_secs() << 32) | fraction;
-    let length = |bytes: usize| u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes();
-    record.clear();
-    record.extend_from_slice(&stamp.to_le_bytes());
-    record.extend_from_slice(&[ERF_TYPE_INFINIBAND, ERF_FLAG_VARYING_LENGTH]);
-    record.extend_from_slice(&length(ERF_HEADER_BYTES + padded));
-    record.extend_from_slice(&[0, 0]);
-    record.extend_from_slice(&length(packet.len()));
-    record.extend_from_slice(packet);
-    record.resize(ERF_HEADER_BYTES + padded, 0);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_is_a_header_and_the_packet_padded_to_eight_bytes() {
-        let mut record = vec![0xEE; 100];
-        fill_record(&mut record, Duration::from_millis(2500), &[7; 13]);
-        assert_eq!(record.len(), 32);
-        assert_eq!(record[..8], [0, 0, 0, 0x80, 2, 0, 0, 0]);
-        assert_eq!(record[8..16], [21, 4, 0, 32, 0, 0, 0, 13]);
-        assert_eq!(record[16..29], [7; 13]);
-        assert_eq!(record[29..], [0; 3]);
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Capture({})", self.path.display())
     }
 }

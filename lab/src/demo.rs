@@ -106,8 +106,8 @@ impl Tour {
             console.line(format_args!("== {}: {}", scenario.name, scenario.title))?;
             let prefix = &arguments.common.naming.prefix;
             let mut stage = Stage::open(scenario.name, prefix, captures, signals, &mut console)?;
-            (scenario.run)(&mut stage)?;
-            stage.close()?;
+            let result = (scenario.run)(&mut stage);
+            stage.close(result)?;
         }
         console.finish()
     }

@@ -140,7 +140,10 @@ impl Report {
 
     /// The time from `event`, since 1970, to the first answer after it.
     pub(crate) fn recovery_after(&self, event: Duration) -> Option<Duration> {
-        let later = self.answers.iter().filter_map(|answer| answer.at.checked_sub(event));
+        let later = self
+            .answers
+            .iter()
+            .filter_map(|answer| answer.at.checked_sub(event));
         later.min()
     }
 
@@ -196,8 +199,14 @@ mod tests {
         );
         assert_eq!((report.sent, report.received), (3, 2));
         assert_eq!(report.answers.len(), 2);
-        assert_eq!(report.answers[1].at, Duration::from_millis(1_700_000_000_500));
-        assert_eq!(report.sources(), BTreeSet::from(["10.77.0.2".parse().unwrap()]));
+        assert_eq!(
+            report.answers[1].at,
+            Duration::from_millis(1_700_000_000_500)
+        );
+        assert_eq!(
+            report.sources(),
+            BTreeSet::from(["10.77.0.2".parse().unwrap()])
+        );
         assert!(!report.is_complete());
         assert_eq!(
             report.summary(),

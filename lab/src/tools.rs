@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
@@ -22,13 +22,27 @@ pub(crate) const PING: &str = "ping";
 ///
 /// [`Error::MissingProgram`], or [`Error::Program`] with its message.
 pub(crate) fn run(program: &'static str, arguments: &[&str]) -> Result<(), Error> {
+    output(program, arguments).map(drop)
+}
+
+/// Runs a program to its end and takes what it says.
+///
+/// # Errors
+///
+/// As [`run`].
+pub(crate) fn read(program: &'static str, arguments: &[&str]) -> Result<String, Error> {
+    let output = output(program, arguments)?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn output(program: &'static str, arguments: &[&str]) -> Result<Output, Error> {
     let output = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .output()
         .map_err(|error| failed_to_start(program, error))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(output);
     }
     Err(Error::Program {
         command: format!("{program} {}", arguments.join(" ")),

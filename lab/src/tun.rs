@@ -63,11 +63,11 @@ impl Tun {
     ///
     /// # Errors
     ///
-    /// Whatever the device says, except for "would block" and for "interface is down".
+    /// Whatever the device says, except for "would block".
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match (&self.device).read(buffer) {
             Ok(length) => Ok(Some(length)),
-            Err(error) if is_idle(&error) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -137,11 +137,6 @@ fn open_clone_device() -> Result<File, Error> {
         .custom_flags(libc::O_NONBLOCK)
         .open(CLONE_DEVICE)
         .map_err(Error::NoTun)
-}
-
-/// Nothing to read: the queue is empty, or the administrator has the interface down (EIO).
-fn is_idle(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EIO)
 }
 
 /// A name of at most `IFNAMSIZ - 1` bytes, padded with zeros.

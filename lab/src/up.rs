@@ -24,7 +24,8 @@ pub(crate) fn run(
         captures: captures.map(|directory| (directory, None)),
     };
     let mut world = World::start(config, signals)?;
-    let end = introduce(&world, &mut console).and_then(|()| run_until_asked(&mut world, &mut console));
+    let end =
+        introduce(&world, &mut console).and_then(|()| run_until_asked(&mut world, &mut console));
     world.stop()?;
     match end {
         Ok(()) | Err(Error::Interrupted(_)) => Ok(()),
@@ -36,9 +37,11 @@ fn introduce(world: &World<'_>, console: &mut Console) -> Result<(), Error> {
     for (name, addresses) in world.directory() {
         console.line(format_args!("{name}: {addresses}"))?;
     }
-    let [first, second] = world.first_two();
+    let (first, second) = world.first_pair()?;
     console.line(format_args!("enter a host:   ip netns exec {first} bash"))?;
-    console.line(format_args!("ping its peer:  ip netns exec {first} ping {second}"))?;
+    console.line(format_args!(
+        "ping its peer:  ip netns exec {first} ping {second}"
+    ))?;
     let pid = std::process::id();
     console.line(format_args!("show tables:    kill -USR1 {pid}"))?;
     console.line("ready; Ctrl-C ends the lab")

@@ -36,7 +36,10 @@ fn the_scenarios_are_listed_without_root() {
     let output = lab(&["demo", "--list"]);
     assert!(output.status.success());
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.lines().any(|line| line.starts_with("ping-datagram ")), "{text}");
+    assert!(
+        text.lines().any(|line| line.starts_with("ping-datagram ")),
+        "{text}"
+    );
 }
 
 #[test]
@@ -95,7 +98,13 @@ fn a_capture_directory_that_cannot_be_is_refused() {
         return;
     }
     let prefix = Prefix::new("pcap");
-    let output = lab(&["demo", "--prefix", &prefix.0, "--pcap", "/dev/null/captures"]);
+    let output = lab(&[
+        "demo",
+        "--prefix",
+        &prefix.0,
+        "--pcap",
+        "/dev/null/captures",
+    ]);
     assert_refused(&output, 8, "/dev/null/captures");
     prefix.assert_nothing_left();
 }

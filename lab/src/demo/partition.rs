@@ -25,7 +25,11 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<(), Error> {
 }
 
 fn lose_the_key(stage: &mut Stage<'_>) -> Result<(), Error> {
-    stage.say(format_args!("the P_Key {:#06x} of {} is removed", Pkey::DEFAULT.value(), HostId::B))?;
+    stage.say(format_args!(
+        "the P_Key {:#06x} of {} is removed",
+        Pkey::DEFAULT.value(),
+        HostId::B
+    ))?;
     let long_ping = Ping {
         count: 150,
         interval: Duration::from_millis(10),
@@ -41,14 +45,21 @@ fn lose_the_key(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.world.grant_pkey(HostId::B, Pkey::DEFAULT)?;
     stage.check_carrier(HostId::B, "ib0", true)?;
     let report = stage.finish_ping(ping)?;
-    stage.check_recovery("IPv4 ping goes on with the P_Key", &report, event, RECOVERY_MAX)
+    stage.check_recovery(
+        "IPv4 ping goes on with the P_Key",
+        &report,
+        event,
+        RECOVERY_MAX,
+    )
 }
 
 fn add_children(stage: &mut Stage<'_>) -> Result<(), Error> {
     let Some(pkey) = Pkey::new(CHILD_PKEY) else {
         return Err(Error::Interface(format!("{CHILD_PKEY:#06x} is no P_Key")));
     };
-    stage.say(format_args!("both hosts get a child interface {CHILD} in a partition of its own"))?;
+    stage.say(format_args!(
+        "both hosts get a child interface {CHILD} in a partition of its own"
+    ))?;
     stage.world.add_partition(pkey)?;
     for host in HostId::BOTH {
         stage.world.grant_pkey(host, pkey)?;

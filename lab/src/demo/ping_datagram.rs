@@ -17,6 +17,7 @@ const MTU: usize = 2044;
 
 /// The scenario.
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<(), Error> {
+    stage.check_links_up()?;
     stage.say("two hosts, one interface each, on a switch with a subnet manager")?;
     stage.check_mtu(HostId::A, MTU)?;
     stage.check_mtu(HostId::B, MTU)?;
@@ -86,7 +87,7 @@ fn check_group(stage: &mut Stage<'_>, family: Family) -> Result<(), Error> {
     let peer = match family {
         Family::Ipv4 => family.address(HostId::B),
         // RFC 4443 4.2: the answer to a link-local group comes from the link-local address.
-        Family::Ipv6 => stage.link_local(HostId::B),
+        Family::Ipv6 => HostId::B.link_local().into(),
     };
     let answers = report.answers.iter().filter(|answer| answer.from == peer);
     let count = answers.count();

@@ -91,7 +91,7 @@ impl<'a> Stage<'a> {
             WorldConfig {
                 prefix,
                 host_count: 2,
-                captures: captures.map(|directory| (directory, scenario)),
+                captures: captures.map(|directory| (directory, Some(scenario))),
             },
             signals,
         )?;
@@ -112,14 +112,16 @@ impl<'a> Stage<'a> {
         self.check("every interface has a carrier", after(is_up, span))
     }
 
-    /// Prints the tables and ends the lab.
+    /// Ends the lab, and prints the tables if the scenario came to its end.
     ///
     /// # Errors
     ///
-    /// As [`Self::check`].
-    pub(super) fn close(self) -> Result<(), Error> {
-        self.console.line(self.world.tables())?;
-        self.world.stop()
+    /// That of the scenario; those of [`World::stop`].
+    pub(super) fn close(self, result: Result<(), Error>) -> Result<(), Error> {
+        let Self { world, console } = self;
+        let result = result.and_then(|()| console.line(world.tables()));
+        let stopped = world.stop();
+        result.and(stopped)
     }
 
     /// Prints what is being done.
@@ -136,11 +138,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     ///
     /// [`Error::System`] if nobody reads it.
-    pub(super) fn check(
-        &mut self,
-        name: impl fmt::Display,
-        outcome: Outcome,
-    ) -> Result<(), Error> {
+    pub(super) fn check(&mut self, name: impl fmt::Display, outcome: Outcome) -> Result<(), Error> {
         self.console.check(name, outcome)
     }
 
@@ -164,7 +162,9 @@ impl<'a> Stage<'a> {
     ///
     /// [`Error::Interrupted`] and what the system refuses.
     pub(super) fn finish_ping(&mut self, mut ping: RunningPing) -> Result<Report, Error> {
-        let finished = self.world.finish_program(&mut ping.running, ping.time_max)?;
+        let finished = self
+            .world
+            .finish_program(&mut ping.running, ping.time_max)?;
         Ok(finished.map_or_else(Report::default, |finished| Report::parse(&finished.text)))
     }
 

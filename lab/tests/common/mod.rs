@@ -28,7 +28,7 @@ pub fn can_run_labs(name: &str) -> bool {
 pub fn skip(name: &str, reason: &str) {
     // Not println!: the test harness would swallow it.
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "SKIPPED {name}: {reason}");
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 
 /// Runs the lab to its end.
