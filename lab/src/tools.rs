@@ -116,15 +116,6 @@ pub(crate) struct Running {
     output: Receiver<String>,
 }
 
-/// How a program ended.
-#[derive(Clone, Debug)]
-pub(crate) struct Finished {
-    /// Its exit code; `None` if a signal ended it.
-    pub(crate) code: Option<i32>,
-    /// Its standard output, then its standard error.
-    pub(crate) text: String,
-}
-
 impl Running {
     /// Starts a program; `bell` rings when it has closed its output.
     ///
@@ -156,25 +147,22 @@ impl Running {
         Ok(Self { child, output })
     }
 
-    /// How it ended; `None` while it runs.
+    /// Its standard output, then its standard error; `None` while it runs.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if it cannot be waited for.
-    pub(crate) fn poll(&mut self) -> Result<Option<Finished>, Error> {
+    pub(crate) fn poll(&mut self) -> Result<Option<String>, Error> {
         let text = match self.output.try_recv() {
             Ok(text) => text,
             Err(TryRecvError::Empty) => return Ok(None),
             Err(TryRecvError::Disconnected) => String::new(),
         };
-        let status = self
-            .child
+        // It has closed its output: it ends now or has ended.
+        self.child
             .wait()
             .map_err(|source| Error::system("waiting for a program", source))?;
-        Ok(Some(Finished {
-            code: status.code(),
-            text,
-        }))
+        Ok(Some(text))
     }
 }
 

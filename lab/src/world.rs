@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::lease::Registry;
 use crate::namespace;
 use crate::signals::{ShowTables, Signals};
-use crate::tools::{self, Bell, Finished, Running};
+use crate::tools::{self, Bell, Running};
 
 pub(crate) use host::HostId;
 use host::LabHost;
@@ -207,7 +207,7 @@ impl<'a> World<'a> {
         Running::start(tools::IP, &all, self.bell.clone())
     }
 
-    /// Runs until a program has ended; `None` if it did not within `span`.
+    /// Runs until a program has ended, and gives what it said; `None` if it did not end within `span`.
     ///
     /// # Errors
     ///
@@ -216,12 +216,12 @@ impl<'a> World<'a> {
         &mut self,
         running: &mut Running,
         span: Duration,
-    ) -> Result<Option<Finished>, Error> {
+    ) -> Result<Option<String>, Error> {
         let give_up = self.now() + span;
         loop {
-            let finished = running.poll()?;
-            if finished.is_some() || self.now() >= give_up {
-                return Ok(finished);
+            let said = running.poll()?;
+            if said.is_some() || self.now() >= give_up {
+                return Ok(said);
             }
             self.turn(give_up)?;
         }

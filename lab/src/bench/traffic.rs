@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::net::UdpSocket;
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -38,6 +39,14 @@ pub(super) struct Tally {
     pub(super) sent: u64,
     /// Time that the loop took for them; the generator's own time is not in it.
     pub(super) spent: Duration,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.received += other.received;
+        self.sent += other.sent;
+        self.spent += other.spent;
+    }
 }
 
 impl Tally {

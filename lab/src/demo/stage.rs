@@ -162,10 +162,10 @@ impl<'a> Stage<'a> {
     ///
     /// [`Error::Interrupted`] and what the system refuses.
     pub(super) fn finish_ping(&mut self, mut ping: RunningPing) -> Result<Report, Error> {
-        let finished = self
+        let said = self
             .world
             .finish_program(&mut ping.running, ping.time_max)?;
-        Ok(finished.map_or_else(Report::default, |finished| Report::parse(&finished.text)))
+        Ok(said.map_or_else(Report::default, |text| Report::parse(&text)))
     }
 
     /// Runs a ping on a host.

@@ -14,6 +14,7 @@ use ipoib_rs::wire::{BroadcastGroup, Scope};
 use super::host::{HostId, LabHost};
 use super::{World, interface_error};
 use crate::error::Error;
+use crate::namespace::Namespace;
 use crate::tools;
 
 /// Plugs an adapter with one port into the fabric.
@@ -44,6 +45,15 @@ impl World<'_> {
     fn host_mut(&mut self, id: HostId) -> Result<&mut LabHost, Error> {
         let host = self.hosts.get_mut(id.index());
         host.ok_or_else(|| Error::Interface(format!("there is no {id}")))
+    }
+
+    /// A host's namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`] if there is no such host.
+    pub(crate) fn namespace(&self, host: HostId) -> Result<&Namespace, Error> {
+        Ok(self.host(host)?.namespace())
     }
 
     /// Runs ip(8) in a host's namespace.

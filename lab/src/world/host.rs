@@ -102,7 +102,8 @@ pub(super) struct LabHost {
     interfaces: Vec<LabInterface>,
     memberships: Memberships,
     capture: Option<Capture>,
-    has_notification: bool,
+    /// Whether the adapter or the core may have something to do.
+    needs_run: bool,
     notices: Vec<String>,
     // Last: devices go before their namespace.
     namespace: Namespace,
@@ -127,7 +128,7 @@ impl LabHost {
             interfaces: Vec::new(),
             memberships: Memberships::open(&namespace)?,
             capture,
-            has_notification: false,
+            needs_run: false,
             notices: Vec::new(),
             namespace,
         };
@@ -155,6 +156,9 @@ impl LabHost {
             .add_interface(fabric, &config)
             .map_err(interface_error("interface"))?;
         let tun = self.namespace.within(|| Tun::create(name))??;
+        if let Some(core) = self.node.interface(id) {
+            tun.set_mtu(core.mtu())?;
+        }
         self.interfaces
             .push(LabInterface::new(id, name.to_owned(), tun));
         let link_local = self.id.link_local().into();
@@ -223,7 +227,10 @@ impl LabHost {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, fabric: &mut Fabric) {
-        self.node.handle_timeout(now, fabric);
+        if self.node.poll_timeout().is_some_and(|at| at <= now) {
+            self.node.handle_timeout(now, fabric);
+            self.needs_run = true;
+        }
         for interface in &mut self.interfaces {
             interface.stack.handle_timeout(now, fabric.pool_mut());
         }
@@ -246,12 +253,13 @@ impl LabHost {
             interface.stack.set_groups(groups);
             interface.feed_groups(now, fabric, &mut self.node);
         }
+        self.needs_run = true;
         Ok(())
     }
 
     /// The adapter has something: [`Self::run`] looks.
     pub(super) fn handle_notification(&mut self) {
-        self.has_notification = true;
+        self.needs_run = true;
     }
 
     pub(super) fn handle_port_event(
@@ -261,7 +269,7 @@ impl LabHost {
         event: PortEvent,
     ) {
         self.node.handle_port_event(now, fabric, event);
-        self.has_notification = true;
+        self.needs_run = true;
     }
 
     /// Reads a batch of packets from every device. Whether there was any.
@@ -279,7 +287,7 @@ impl LabHost {
 
     /// Moves what is in the node and in the stacks. Whether there was anything.
     pub(super) fn run(&mut self, now: Instant, fabric: &mut Fabric) -> Result<bool, Error> {
-        let mut any = std::mem::take(&mut self.has_notification);
+        let mut any = std::mem::take(&mut self.needs_run);
         if any {
             self.node.run(now, fabric);
         }
@@ -314,7 +322,7 @@ impl LabHost {
             interface.drop_refused(fabric);
             self.node.handle_detach(now, fabric, interface.id);
         }
-        self.has_notification = true;
+        self.needs_run = true;
     }
 
     pub(super) fn is_detached(&self) -> bool {
