@@ -1,11 +1,10 @@
 //! What an interface asks of its shell outside the lock.
 //!
-//! Every action may sleep. Its result comes back as an input with the same [`OpId`], exactly once: a
-//! verb that fails says so, a query that nobody answers ends with [`SaError::TimedOut`]. Only a query
-//! that was cancelled need not be answered. A second answer, or one for a request that was given up
-//! meanwhile, is a counted no-op.
-//! An object has at most one operation under way, so actions of different objects may be executed in
-//! any order.
+//! Every action may sleep. Its result comes back as an input with the same [`OpId`], exactly once:
+//! a verb that fails says so, a query that nobody answers ends with [`SaError::TimedOut`]. Only a
+//! query that was cancelled need not be answered. A second answer, or one for a request that was
+//! given up meanwhile, is a counted no-op. An object has at most one operation under way, so
+//! actions of different objects may be executed in any order.
 
 use crate::ib::{
     FlowLabel, Gid, IbMtu, Lid, Mgid, Mlid, Pkey, PkeyIndex, Qkey, RateCode, ServiceLevel,
@@ -169,7 +168,7 @@ pub struct PathRecord {
     pub mtu: IbMtu,
     /// The static rate of the path.
     pub rate: RateCode,
-    /// Set if packets need a GRH: the destination is beyond a router (hop limit above 0).
+    /// Set if packets need a GRH: the destination is beyond a router (hop limit above 1).
     pub global: Option<GlobalRoute>,
 }
 
@@ -252,7 +251,7 @@ pub struct GroupRecord {
 /// What the SA can do beyond the base (ClassPortInfo, IBA 15.2.5.1).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SaCapabilities {
-    /// IsSendOnlyFullMemberSupported, CapabilityMask2 bit 4.
+    /// IsSendOnlyFullMemberSupported, CapabilityMask2 bit 12.
     pub send_only_full_member: bool,
 }
 

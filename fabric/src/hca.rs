@@ -50,7 +50,6 @@ const AHS_MAX: u32 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Hca {
     pub(crate) id: HcaId,
-    pub(crate) guid: u64,
     pub(crate) qps: Slab<Qp>,
     pub(crate) cqs: Slab<Cq>,
     pub(crate) ahs: Slab<Ah>,
@@ -58,10 +57,9 @@ pub(crate) struct Hca {
 }
 
 impl Hca {
-    pub(crate) const fn new(id: HcaId, guid: u64) -> Self {
+    pub(crate) const fn new(id: HcaId) -> Self {
         Self {
             id,
-            guid,
             qps: Slab::new(QPS_MAX),
             cqs: Slab::new(CQS_MAX),
             ahs: Slab::new(AHS_MAX),

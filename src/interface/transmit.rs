@@ -66,8 +66,8 @@ impl<B: PacketBuf> Interface<B> {
         outcome
     }
 
-    /// Posts a packet, behind its encapsulation header. The one place where a send is posted, so the
-    /// one place where the rule can be broken that no datagram exceeds the MTU of the link.
+    /// Posts a packet, behind its encapsulation header. The one place where a send is posted, so
+    /// the one place where the rule can be broken that no datagram exceeds the MTU of the link.
     pub(super) fn post(
         &mut self,
         route: Route,
@@ -122,8 +122,8 @@ impl<B: PacketBuf> Interface<B> {
         }
     }
 
-    /// Deals with a packet larger than the MTU of its destination: design rule "size", items 2 to 4.
-    /// `send` is given each fragment.
+    /// Deals with a packet larger than the MTU of its destination: design rule "size", items 2 to
+    /// 4. `send` is given each fragment.
     pub(super) fn send_oversize<D: DataPath<B>>(
         &mut self,
         to: &LinkAddress,
@@ -215,16 +215,13 @@ impl<B: PacketBuf> Interface<B> {
         }
     }
 
-    /// A send that used the handle ended.
-    pub(super) fn release_handle(&mut self, handle: u32) {
-        if self.handles.on_completed(handle) {
-            self.push_work(Target::Handle(handle));
-        }
-    }
-
     /// Sends packets that waited for room in the ring, before the network stack is asked for more.
+    /// Each object has one turn: one that needs more room than there is goes to the end again.
     fn drain_backlog(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
-        while self.sends.vacant() > 0 {
+        for _ in 0..self.backlog.len() {
+            if self.sends.vacant() == 0 {
+                return;
+            }
             let Some(number) = self.backlog.pop() else {
                 return;
             };

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 
 use super::{OutOfMemory, boxed};
 
-/// A first-in, first-out queue of small numbers in which each stands at most once, so that it cannot
-/// overflow.
+/// A first-in, first-out queue of small numbers in which each stands at most once, so that it
+/// cannot overflow.
 #[derive(Debug)]
 pub(crate) struct WorkQueue {
     ring: Box<[u32]>,
@@ -55,6 +55,10 @@ impl WorkQueue {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     fn wrap(&self, at: usize) -> usize {
