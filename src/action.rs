@@ -1,7 +1,9 @@
 //! What an interface asks of its shell outside the lock.
 //!
-//! Every action may sleep. Its result comes back as an input with the same [`OpId`], exactly once or
-//! not at all; a second answer, or one for a request that was given up meanwhile, is a counted no-op.
+//! Every action may sleep. Its result comes back as an input with the same [`OpId`], exactly once: a
+//! verb that fails says so, a query that nobody answers ends with [`SaError::TimedOut`]. Only a query
+//! that was cancelled need not be answered. A second answer, or one for a request that was given up
+//! meanwhile, is a counted no-op.
 //! An object has at most one operation under way, so actions of different objects may be executed in
 //! any order.
 
@@ -42,34 +44,81 @@ impl HandleId {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Action {
     /// Attach the queue pair to a multicast group (IBA 11.2.12.3). Answer: `handle_verb_result`.
-    AttachGroup { op: OpId, mgid: Mgid, mlid: Mlid },
+    AttachGroup {
+        /// The operation.
+        op: OpId,
+        /// The group.
+        mgid: Mgid,
+        /// The group's LID.
+        mlid: Mlid,
+    },
     /// Give up a query. No answer; one that is on its way may still come.
-    CancelQuery { op: OpId },
+    CancelQuery {
+        /// The operation.
+        op: OpId,
+    },
     /// Create an address handle (IBA 11.2.3.1). Answer: `handle_verb_result`.
     CreateAddressHandle {
+        /// The operation.
         op: OpId,
+        /// The handle, whose number the core has chosen.
         handle: HandleId,
+        /// Where it sends to.
         address: AddressVector,
     },
     /// Destroy an address handle. No send uses it any more. Answer: `handle_verb_result`.
-    DestroyAddressHandle { op: OpId, handle: HandleId },
+    DestroyAddressHandle {
+        /// The operation.
+        op: OpId,
+        /// The handle, whose number the core has chosen.
+        handle: HandleId,
+    },
     /// Detach the queue pair from a multicast group. Answer: `handle_verb_result`.
-    DetachGroup { op: OpId, mgid: Mgid, mlid: Mlid },
+    DetachGroup {
+        /// The operation.
+        op: OpId,
+        /// The group.
+        mgid: Mgid,
+        /// The group's LID.
+        mlid: Mlid,
+    },
     /// SubnAdmSet(MCMemberRecord) (IBA 15.2.5.17). Answer: `handle_join_answer`.
-    JoinGroup { op: OpId, request: JoinRequest },
+    JoinGroup {
+        /// The operation.
+        op: OpId,
+        /// The request.
+        request: JoinRequest,
+    },
     /// SubnAdmDelete(MCMemberRecord). Answer: `handle_leave_answer`.
     LeaveGroup {
+        /// The operation.
         op: OpId,
+        /// The group.
         mgid: Mgid,
+        /// The port that joined.
         port_gid: Gid,
+        /// The membership to end.
         membership: Membership,
     },
     /// Move the queue pair (IBA 10.3.1). Answer: `handle_verb_result`.
-    ModifyQueuePair { op: OpId, change: QueuePairChange },
+    ModifyQueuePair {
+        /// The operation.
+        op: OpId,
+        /// The transition.
+        change: QueuePairChange,
+    },
     /// SubnAdmGet(PathRecord) (IBA 15.2.5.16). Answer: `handle_path_answer`.
-    QueryPath { op: OpId, query: PathQuery },
+    QueryPath {
+        /// The operation.
+        op: OpId,
+        /// The components of the query.
+        query: PathQuery,
+    },
     /// SubnAdmGet(ClassPortInfo) (IBA 13.4.8.1). Answer: `handle_sa_capabilities`.
-    QuerySaCapabilities { op: OpId },
+    QuerySaCapabilities {
+        /// The operation.
+        op: OpId,
+    },
     /// The send ring has room again: offer packets that were refused. No answer.
     WakeSendQueue,
 }
@@ -80,12 +129,20 @@ pub enum QueuePairChange {
     /// To the error state: everything posted completes as flushed.
     Error,
     /// Through INIT and RTR to RTS, on a P_Key index.
-    ReadyToSend { pkey_index: PkeyIndex, qkey: Qkey },
+    ReadyToSend {
+        /// The index to work on.
+        pkey_index: PkeyIndex,
+        /// The queue key.
+        qkey: Qkey,
+    },
     /// To RESET. When it is reported done, the adapter touches no posted buffer any more: the data
     /// path has taken all of them back and no completion of before will be fed.
     Reset,
     /// RTS to RTS with another queue key.
-    SetQkey { qkey: Qkey },
+    SetQkey {
+        /// The queue key.
+        qkey: Qkey,
+    },
 }
 
 /// What a PathRecord is asked for.

@@ -119,6 +119,8 @@ counted! {
         StaleCompletions = "stale_completions",
         /// Multicast addresses of the stack's list that are none of this interface's.
         ForeignGroups = "foreign_groups",
+        /// Multicast addresses of the stack's list for which the group table has no place.
+        GroupsRefused = "groups_refused",
         /// Light flushes.
         FlushesLight = "flushes_light",
         /// Normal flushes.

@@ -1,7 +1,10 @@
 //! What an interface tells its shell: state deltas, in order. Nobody answers to them.
 
+use alloc::boxed::Box;
+
 use crate::action::SaError;
 use crate::ib::Mgid;
+use crate::storage::{OutOfMemory, boxed};
 use crate::wire::LinkAddress;
 
 /// Something changed that an admin or the network stack should know.
@@ -12,35 +15,97 @@ pub enum Event {
     /// The port moved to another LID: the stack should announce its address (gratuitous ARP,
     /// unsolicited neighbour advertisement), so that peers look their path up again.
     AnnounceAddress,
-    /// The broadcast group is another one, because the P_Key is.
+    /// The broadcast group is another one, because the P_Key is. The multicast list should be fed
+    /// again in its terms.
     BroadcastChanged(Mgid),
-    /// Carrier: the port is ACTIVE, the P_Key present and the broadcast group joined.
-    LinkUp,
+    /// Everything is given back; the interface may be freed.
+    Detached,
     /// No carrier.
     LinkDown,
+    /// Carrier: the port is ACTIVE, the P_Key present and the broadcast group joined.
+    LinkUp,
     /// The MTU of datagram mode, without the encapsulation header.
     MtuChanged(usize),
     /// A line for the log, at most one per object and cause until that object recovers.
     Notice(Notice),
-    /// Everything is given back; the interface may be freed.
-    Detached,
 }
 
 /// A line for the log.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Notice {
+    /// The SA's record of the broadcast group cannot be used: another partition, or an MTU that the
+    /// port cannot carry.
+    BroadcastUnusable(Mgid),
+    /// A drain ended by force: completions did not come.
+    DrainForced,
     /// A group cannot be joined; it is being retried.
     JoinFailing(Mgid, SaError),
     /// A group that could not be joined now is.
     JoinRecovered(Mgid),
-    /// Packets to a neighbour are larger than its MTU.
-    TooBig(LinkAddress, usize),
     /// A neighbour cannot be resolved.
     PathFailing(LinkAddress, SaError),
-    /// The broadcast group's P_Key, Q_Key or MTU cannot be used.
-    BroadcastUnusable(Mgid),
-    /// A drain ended by force: completions did not come.
-    DrainForced,
     /// The adapter would not reset the queue pair: its buffers stay lost until it does.
     ResetFailed,
+    /// Packets to a neighbour are larger than its MTU, which is given.
+    TooBig(LinkAddress, usize),
+}
+
+/// Events that wait to be polled.
+#[derive(Debug)]
+pub(crate) struct Events {
+    ring: Box<[Option<Event>]>,
+    head: usize,
+    len: usize,
+}
+
+/// More than one input can cause: an input concerns one object, and a link that goes up or down tells
+/// at most four things.
+const EVENTS_MAX: u32 = 64;
+
+impl Events {
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            ring: boxed(EVENTS_MAX, || None)?,
+            head: 0,
+            len: 0,
+        })
+    }
+
+    /// Appends, or says that there is no room because nobody polled.
+    pub(crate) fn push(&mut self, event: Event) -> Result<(), Event> {
+        let at = (self.head + self.len) % EVENTS_MAX as usize;
+        match self.ring.get_mut(at) {
+            Some(place @ None) => {
+                *place = Some(event);
+                self.len += 1;
+                Ok(())
+            }
+            Some(Some(_)) | None => Err(event),
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Event> {
+        let event = self.ring.get_mut(self.head)?.take()?;
+        self.head = (self.head + 1) % EVENTS_MAX as usize;
+        self.len -= 1;
+        Some(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_in_order_and_none_is_overwritten() {
+        let mut events = Events::new().unwrap();
+        for mtu in 0..EVENTS_MAX as usize {
+            events.push(Event::MtuChanged(mtu)).unwrap();
+        }
+        assert_eq!(events.push(Event::LinkUp), Err(Event::LinkUp));
+        assert_eq!(events.pop(), Some(Event::MtuChanged(0)));
+        events.push(Event::LinkUp).unwrap();
+        let last = core::iter::from_fn(|| events.pop()).last();
+        assert_eq!(last, Some(Event::LinkUp));
+    }
 }

@@ -1,7 +1,7 @@
 //! Fragmentation of IPv4 packets (RFC 791 3.2).
 //!
-//! A packet that fits the interface may not fit a neighbour. Whoever may fragment it on the way is the
-//! interface itself: no loss, no message to the sender.
+//! A packet that fits the interface may not fit a neighbour. Whoever may fragment it on the way is
+//! the interface itself: no loss, no message to the sender.
 
 use core::ops::Range;
 
@@ -49,8 +49,8 @@ impl Fragment {
 impl Fragments {
     /// The fragments of the packet behind `header`, none above `mtu` bytes; DF is not looked at.
     ///
-    /// `None` if `mtu` leaves no room for 8 bytes behind the header, or if an option runs beyond the
-    /// options.
+    /// `None` if `mtu` leaves no room for 8 bytes behind the header, or if an option runs beyond
+    /// the options.
     pub fn new(header: &Ipv4Header, mtu: usize) -> Option<Self> {
         let (options, length) = copied_options(header)?;
         let fits = header.header_bytes().saturating_add(FRAGMENT_UNIT_BYTES) <= mtu;
@@ -92,8 +92,8 @@ impl Iterator for Fragments {
         };
         let start = self.rest.start;
         self.rest.start = start.saturating_add(payload_bytes);
-        // "The fragment offset ... relative to the beginning of the original unfragmented datagram":
-        // a fragment of a fragment adds to the offset that is there.
+        // "The fragment offset ... relative to the beginning of the original unfragmented
+        // datagram": a fragment of a fragment adds to the offset that is there.
         let within = start.saturating_sub(self.first.header_bytes());
         let offset_bytes = header.offset_bytes().saturating_add(within);
         Some(Fragment {
@@ -170,7 +170,8 @@ mod tests {
             .collect()
     }
 
-    /// What a receiver makes of `pieces`, which are in order: the payload, and whether more follows.
+    /// What a receiver makes of `pieces`, which are in order: the payload, and whether more
+    /// follows.
     fn reassembled(pieces: &[Vec<u8>]) -> (Vec<u8>, bool) {
         let start = header(&pieces[0]).offset_bytes();
         let mut payload = Vec::new();

@@ -1,20 +1,82 @@
 //! One IPoIB interface: the contract between the core and its shell.
+//!
+//! [`Interface`] is the root of all state. Its methods come in two families. **Inputs** are called
+//! `handle_*` and tell a fact, with the time. **Outputs** are called `poll_*` and are asked after
+//! every input, in this order: [`Interface::poll_action`] until it is empty,
+//! [`Interface::poll_timeout`], [`Interface::poll_event`] until it is empty. [`crate::pump`] does that.
+//!
+//! Only inputs that may post work are given the [`DataPath`]; the others get at most a
+//! [`PacketSink`], to return packets that can no longer be sent.
+//!
+//! Spurious inputs are legal: a timeout before its time, an answer to a question that was given up,
+//! an event after detach. They change nothing and are counted where they may mean something.
 
-use core::marker::PhantomData;
+mod link;
+mod multicast;
+mod receive;
+mod report;
+mod transmit;
+mod unicast;
 
-use crate::action::{Action, GroupRecord, OpId, PathRecord, SaCapabilities, SaError, VerbError};
-use crate::counters::Counters;
-use crate::event::Event;
-use crate::ib::{Gid, Mgid, PortAttributes, Qpn};
+use crate::action::{
+    Action, GroupRecord, OpId, PathRecord, SaCapabilities, SaError, Target, VerbError,
+};
+use crate::counters::{Counter, Counters, DropReason};
+use crate::event::{Event, Events, Notice};
+use crate::group::{GroupState, Groups};
+use crate::handle::Handles;
+use crate::ib::{PortAttributes, Qkey, Qpn};
 use crate::limits::Limits;
 use crate::packet::{CompletionStatus, DataPath, PacketBuf, PacketSink, Receive, SendId};
+use crate::path::Paths;
+use crate::queue_pair::{QueuePair, QueuePairState};
+use crate::seed::Seed;
+use crate::send_ring::SendRing;
+use crate::storage::{OutOfMemory, PendingStore, WorkQueue};
 use crate::time::Instant;
-use crate::wire::{EtherType, LinkAddress, Scope};
+use crate::timer::Timers;
+use crate::wire::{BroadcastGroup, ENCAPSULATION_BYTES, EtherType, LinkAddress, Scope};
 
-/// An interface.
+use link::{Admin, Lifecycle, SaKnowledge};
+pub use report::{GroupRow, NeighborRow};
+
+/// An interface: one partition of one port.
 #[derive(Debug)]
 pub struct Interface<B> {
-    _b: PhantomData<B>,
+    qpn: Qpn,
+    scope: Scope,
+    limits: Limits,
+    /// The port as it was last seen.
+    port: PortAttributes,
+    /// What the administrator wants.
+    admin: Admin,
+    /// How far that has come.
+    lifecycle: Lifecycle,
+    queue_pair: QueuePair,
+    sa: SaKnowledge,
+    /// The scope and P_Key of all groups; `None` before a P_Key was ever seen.
+    broadcast: Option<BroadcastGroup>,
+    /// The queue key of the broadcast group, for every datagram.
+    qkey: Qkey,
+    /// What a datagram may carry, without the encapsulation header.
+    datagram_mtu: usize,
+    paths: Paths,
+    groups: Groups,
+    handles: Handles,
+    sends: SendRing,
+    send_queue: SendQueue,
+    pending: PendingStore<B>,
+    /// Objects that want an action.
+    work: WorkQueue,
+    /// Paths and groups that are ready and whose packets wait for room in the send ring.
+    backlog: WorkQueue,
+    timers: Timers,
+    events: Events,
+    counters: Counters,
+    seed: Seed,
+    /// The generation of the latest operation.
+    generation: u32,
+    objects: Objects,
 }
 
 /// What an interface is made of.
@@ -24,19 +86,27 @@ pub struct Config {
     pub qpn: Qpn,
     /// The port as it is now.
     pub port: PortAttributes,
-    /// The scope of the groups.
+    /// The scope of its groups.
     pub scope: Scope,
     /// Source of everything that must differ between interfaces and runs.
     pub seed: u64,
-    /// Sizes.
+    /// The sizes of its tables.
     pub limits: Limits,
 }
 
 /// Attaching failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AttachError {
+    /// A limit is zero or above [`crate::limits::LIMIT_MAX`].
+    LimitInvalid,
     /// No memory for the tables.
     OutOfMemory,
+}
+
+impl From<OutOfMemory> for AttachError {
+    fn from(OutOfMemory: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
 }
 
 /// Which asynchronous event made the shell look at the port (IBA 11.6.3).
@@ -63,183 +133,377 @@ pub enum PortEvent {
 #[derive(Debug)]
 pub struct RingFull<B>(pub B);
 
+/// Whether the shell offers packets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum SendQueue {
+    /// It does.
+    Open,
+    /// One was refused, so it waits to be woken.
+    Stopped,
+    /// It is to be woken.
+    WakeWanted,
+}
+
+/// The numbering of all objects of an interface, for queues and timers.
+#[derive(Clone, Copy, Debug)]
+struct Objects {
+    groups_from: u32,
+    handles_from: u32,
+    queue_pair: u32,
+}
+
+impl Objects {
+    const fn new(limits: &Limits) -> Self {
+        let groups_from = limits.paths_max;
+        let handles_from = groups_from + limits.groups_max;
+        Self {
+            groups_from,
+            handles_from,
+            queue_pair: handles_from + limits.handles_max(),
+        }
+    }
+
+    const fn count(&self) -> u32 {
+        self.queue_pair + 2
+    }
+
+    const fn number(&self, target: Target) -> u32 {
+        match target {
+            Target::Path(place) => place,
+            Target::Group(place) => self.groups_from + place,
+            Target::Handle(place) => self.handles_from + place,
+            Target::QueuePair => self.queue_pair,
+            Target::Sa => self.queue_pair + 1,
+        }
+    }
+
+    const fn target(&self, number: u32) -> Target {
+        if number < self.groups_from {
+            Target::Path(number)
+        } else if number < self.handles_from {
+            Target::Group(number - self.groups_from)
+        } else if number < self.queue_pair {
+            Target::Handle(number - self.handles_from)
+        } else if number == self.queue_pair {
+            Target::QueuePair
+        } else {
+            Target::Sa
+        }
+    }
+}
+
 impl<B: PacketBuf> Interface<B> {
-    /// Makes an interface, administratively down.
-    pub fn attach(_config: Config) -> Result<Self, AttachError> {
-        unimplemented!()
+    /// Makes an interface, administratively down, with all memory that it will ever have.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError`].
+    pub fn attach(config: Config) -> Result<Self, AttachError> {
+        let Config {
+            qpn,
+            port,
+            scope,
+            seed,
+            limits,
+        } = config;
+        if !limits.are_usable() {
+            return Err(AttachError::LimitInvalid);
+        }
+        let objects = Objects::new(&limits);
+        let mut seed = Seed::new(seed);
+        Ok(Self {
+            qpn,
+            scope,
+            limits,
+            port,
+            admin: Admin::Down,
+            lifecycle: Lifecycle::Down,
+            queue_pair: QueuePair {
+                state: QueuePairState::Reset,
+                operation: 0,
+                receives_posted: 0,
+                reopen_at: None,
+            },
+            sa: SaKnowledge::default(),
+            broadcast: port
+                .partition
+                .map(|own| BroadcastGroup::new(scope, own.pkey)),
+            qkey: Qkey(0),
+            datagram_mtu: port.mtu.bytes() - ENCAPSULATION_BYTES,
+            paths: Paths::new(limits.paths_max, seed.draw())?,
+            groups: Groups::new(limits.groups_max, seed.draw())?,
+            handles: Handles::new(limits.handles_max())?,
+            sends: SendRing::new(limits.send_queue_len)?,
+            send_queue: SendQueue::Open,
+            pending: PendingStore::new(limits.pending_packets_max)?,
+            work: WorkQueue::new(objects.count())?,
+            backlog: WorkQueue::new(objects.count())?,
+            timers: Timers::new(objects.count())?,
+            events: Events::new()?,
+            counters: Counters::default(),
+            // Drawn late in attach, so that operation ids of two attachments differ as well.
+            generation: seed.draw() as u32,
+            seed,
+            objects,
+        })
     }
-    pub fn handle_admin_up(&mut self, _now: Instant) {
-        unimplemented!()
+
+    /// The administrator marks the interface up.
+    pub fn handle_admin_up(&mut self, now: Instant, sink: &mut impl PacketSink<B>) {
+        if self.admin == Admin::Down {
+            self.admin = Admin::Up;
+            self.reconcile(now, sink);
+        }
     }
-    pub fn handle_admin_down(&mut self, _now: Instant, _sink: &mut impl PacketSink<B>) {
-        unimplemented!()
+
+    /// The administrator marks the interface down: groups are left, the queue pair is drained and
+    /// reset, packets that wait are dropped.
+    pub fn handle_admin_down(&mut self, now: Instant, sink: &mut impl PacketSink<B>) {
+        if self.admin == Admin::Up {
+            self.admin = Admin::Down;
+            self.reconcile(now, sink);
+        }
     }
-    /// Gives everything back; [`Event::Detached`] says when that is done.
-    pub fn handle_detach(&mut self, _now: Instant, _sink: &mut impl PacketSink<B>) {
-        unimplemented!()
+
+    /// The interface goes for good. [`Event::Detached`] says when everything is given back.
+    pub fn handle_detach(&mut self, now: Instant, sink: &mut impl PacketSink<B>) {
+        self.admin = Admin::Detaching;
+        self.reconcile(now, sink);
     }
+
+    /// The port reported `event`, and was then seen to be like `port`.
     pub fn handle_port_event(
         &mut self,
-        _now: Instant,
-        _event: PortEvent,
-        _port: &PortAttributes,
-        _sink: &mut impl PacketSink<B>,
+        now: Instant,
+        event: PortEvent,
+        port: &PortAttributes,
+        sink: &mut impl PacketSink<B>,
     ) {
-        unimplemented!()
+        self.on_port_changed(now, event, port, sink);
+        self.reconcile(now, sink);
     }
-    /// The link-layer multicast addresses that the stack wants to receive, all of them.
+
+    /// The link-layer multicast addresses that the network stack wants to receive, all of them. Those
+    /// that are no group of this interface are counted and otherwise ignored.
     pub fn handle_multicast_list<'a>(
         &mut self,
-        _now: Instant,
-        _list: impl Iterator<Item = &'a [u8]>,
-        _sink: &mut impl PacketSink<B>,
+        now: Instant,
+        list: impl Iterator<Item = &'a [u8]> + Clone,
+        sink: &mut impl PacketSink<B>,
     ) {
-        unimplemented!()
+        self.on_multicast_list(list, sink);
+        self.reconcile(now, sink);
     }
-    /// `packet` starts with the network header.
+
+    /// A packet to send. It starts with its network header; the encapsulation header is put in front.
+    ///
+    /// # Errors
+    ///
+    /// The packet, if the send ring is full: keep it until [`Action::WakeSendQueue`].
     pub fn handle_transmit(
         &mut self,
-        _now: Instant,
-        _to: &LinkAddress,
-        _protocol: EtherType,
-        _packet: B,
-        _datapath: &mut impl DataPath<B>,
+        now: Instant,
+        to: &LinkAddress,
+        protocol: EtherType,
+        packet: B,
+        datapath: &mut impl DataPath<B>,
     ) -> Result<(), RingFull<B>> {
-        unimplemented!()
+        self.on_transmit(now, to, protocol, packet, datapath)
     }
+
+    /// A posted send ended. The data path has ended the life of its packet.
     pub fn handle_send_completion(
         &mut self,
-        _now: Instant,
-        _id: SendId,
-        _status: CompletionStatus,
-        _datapath: &mut impl DataPath<B>,
+        now: Instant,
+        id: SendId,
+        status: CompletionStatus,
+        datapath: &mut impl DataPath<B>,
     ) {
-        unimplemented!()
+        self.on_send_completion(now, id, status, datapath);
+        self.after_completion(now, datapath);
     }
+
+    /// A packet arrived.
     pub fn handle_receive(
         &mut self,
-        _now: Instant,
-        _receive: Receive<B>,
-        _datapath: &mut impl DataPath<B>,
+        now: Instant,
+        receive: Receive<B>,
+        datapath: &mut impl DataPath<B>,
     ) {
-        unimplemented!()
+        self.on_receive(receive, datapath);
+        self.after_receive(now, datapath);
     }
-    /// A receive that brought nothing; the data path has its buffer back.
+
+    /// A posted receive ended without a packet; the data path has its buffer back.
     pub fn handle_receive_failed(
         &mut self,
-        _now: Instant,
-        _status: CompletionStatus,
-        _datapath: &mut impl DataPath<B>,
+        now: Instant,
+        status: CompletionStatus,
+        datapath: &mut impl DataPath<B>,
     ) {
-        unimplemented!()
+        match status {
+            CompletionStatus::Flushed => {}
+            CompletionStatus::Success | CompletionStatus::Failed => {
+                self.counters.count(Counter::ReceiveFailed);
+            }
+        }
+        self.after_receive(now, datapath);
     }
+
+    /// The SA's answer to [`Action::QueryPath`].
     pub fn handle_path_answer(
         &mut self,
-        _now: Instant,
-        _op: OpId,
-        _answer: Result<PathRecord, SaError>,
-        _sink: &mut impl PacketSink<B>,
+        now: Instant,
+        op: OpId,
+        answer: Result<PathRecord, SaError>,
+        sink: &mut impl PacketSink<B>,
     ) {
-        unimplemented!()
+        self.on_path_answer(now, op, answer, sink);
+        self.reconcile(now, sink);
     }
+
+    /// The SA's answer to [`Action::JoinGroup`].
     pub fn handle_join_answer(
         &mut self,
-        _now: Instant,
-        _op: OpId,
-        _answer: Result<GroupRecord, SaError>,
-        _sink: &mut impl PacketSink<B>,
+        now: Instant,
+        op: OpId,
+        answer: Result<GroupRecord, SaError>,
+        sink: &mut impl PacketSink<B>,
     ) {
-        unimplemented!()
+        self.on_join_answer(now, op, answer, sink);
+        self.reconcile(now, sink);
     }
-    pub fn handle_leave_answer(&mut self, _now: Instant, _op: OpId, _answer: Result<(), SaError>) {
-        unimplemented!()
-    }
-    pub fn handle_sa_capabilities(
+
+    /// The SA's answer to [`Action::LeaveGroup`].
+    pub fn handle_leave_answer(
         &mut self,
-        _now: Instant,
-        _op: OpId,
-        _answer: Result<SaCapabilities, SaError>,
+        now: Instant,
+        op: OpId,
+        answer: Result<(), SaError>,
+        sink: &mut impl PacketSink<B>,
     ) {
-        unimplemented!()
+        self.on_leave_answer(now, op, answer, sink);
+        self.reconcile(now, sink);
     }
+
+    /// The SA's answer to [`Action::QuerySaCapabilities`].
+    pub fn handle_sa_capabilities(&mut self, op: OpId, answer: Result<SaCapabilities, SaError>) {
+        self.on_sa_capabilities(op, answer);
+    }
+
+    /// How a verb ended: the answer to every action that names no SA and no timer.
     pub fn handle_verb_result(
         &mut self,
-        _now: Instant,
-        _op: OpId,
-        _result: Result<(), VerbError>,
-        _datapath: &mut impl DataPath<B>,
+        now: Instant,
+        op: OpId,
+        result: Result<(), VerbError>,
+        datapath: &mut impl DataPath<B>,
     ) {
-        unimplemented!()
+        if result.is_err() {
+            self.counters.count(Counter::VerbsFailed);
+        }
+        let is_expected = match op.target {
+            Target::Group(_) => self.on_group_verb(now, op, result, datapath),
+            Target::Handle(place) => self.on_handle_verb(now, place, op, result, datapath),
+            Target::QueuePair => self.on_queue_pair_verb(now, op, result, datapath),
+            Target::Path(_) | Target::Sa => false,
+        };
+        if !is_expected {
+            self.counters.count(Counter::StaleAnswers);
+        }
+        self.reconcile(now, datapath);
     }
-    pub fn handle_timeout(&mut self, _now: Instant, _datapath: &mut impl DataPath<B>) {
-        unimplemented!()
+
+    /// Time has passed. To be called at [`Interface::poll_timeout`]; any other time is legal as well.
+    pub fn handle_timeout(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
+        while let Some(number) = self.timers.pop_due(now) {
+            match self.objects.target(number) {
+                Target::Path(place) => self.on_path_timeout(now, place, datapath),
+                Target::Group(place) => self.on_group_timeout(now, place, datapath),
+                Target::QueuePair => self.on_queue_pair_timeout(now, datapath),
+                Target::Handle(_) | Target::Sa => {}
+            }
+        }
+        self.reconcile(now, datapath);
     }
+
+    /// The next thing to do, or `None` if there is nothing for now.
     pub fn poll_action(&mut self) -> Option<Action> {
-        unimplemented!()
+        match self.send_queue {
+            SendQueue::WakeWanted => {
+                self.send_queue = SendQueue::Open;
+                return Some(Action::WakeSendQueue);
+            }
+            SendQueue::Open | SendQueue::Stopped => {}
+        }
+        while let Some(number) = self.work.pop() {
+            let action = match self.objects.target(number) {
+                Target::Path(place) => self.next_path_action(place),
+                Target::Group(place) => self.next_group_action(place),
+                Target::Handle(place) => self.next_handle_action(place),
+                Target::QueuePair => self.next_queue_pair_action(),
+                Target::Sa => self.next_sa_action(),
+            };
+            if action.is_some() {
+                return action;
+            }
+        }
+        None
     }
+
+    /// When to call [`Interface::handle_timeout`]; `None` if nothing waits for time.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        unimplemented!()
+        self.timers.next()
     }
+
+    /// The next state delta.
     pub fn poll_event(&mut self) -> Option<Event> {
-        unimplemented!()
+        self.events.pop()
     }
-    pub fn counters(&self) -> &Counters {
-        unimplemented!()
+
+    /// Ends the life of a packet and says why.
+    fn drop_packet(&mut self, packet: B, reason: DropReason, sink: &mut impl PacketSink<B>) {
+        self.counters.count_drop(reason);
+        sink.drop_packet(packet, reason);
     }
-    pub fn address(&self) -> LinkAddress {
-        unimplemented!()
+
+    fn push_event(&mut self, event: Event) {
+        if self.events.push(event).is_err() {
+            self.counters.count(Counter::EventsLost);
+        }
     }
-    pub fn broadcast(&self) -> Option<Mgid> {
-        unimplemented!()
+
+    fn notice(&mut self, notice: Notice) {
+        self.push_event(Event::Notice(notice));
     }
-    pub fn is_link_up(&self) -> bool {
-        unimplemented!()
+
+    /// A new operation for an object; the answer to any earlier one is stale from now on.
+    fn begin_operation(&mut self, target: Target) -> OpId {
+        self.generation = self.generation.wrapping_add(1);
+        OpId {
+            target,
+            generation: self.generation,
+        }
     }
-    /// Without the encapsulation header.
-    pub fn mtu(&self) -> usize {
-        unimplemented!()
+
+    fn push_work(&mut self, target: Target) {
+        self.work.push(self.objects.number(target));
     }
-    pub fn state_name(&self) -> &'static str {
-        unimplemented!()
+
+    fn set_timer(&mut self, target: Target, at: Option<Instant>) {
+        self.timers.set(self.objects.number(target), at);
     }
-    /// For tables: address, LID, state name, MTU, queued packets.
-    pub fn neighbors(&self) -> impl Iterator<Item = NeighborRow> + '_ {
-        core::iter::empty()
-    }
-    pub fn groups(&self) -> impl Iterator<Item = GroupRow> + '_ {
-        core::iter::empty()
+
+    /// Whether everything is given back to the adapter and the SA.
+    fn is_drained(&self) -> bool {
+        self.paths.is_empty()
+            && self.handles.is_empty()
+            && self.pending.is_empty()
+            && self.sends.outstanding() == 0
+            && self.queue_pair.state == QueuePairState::Reset
+            && self
+                .groups
+                .iter()
+                .all(|(_, group)| group.state == GroupState::Idle)
     }
 }
-
-/// A line of the table of neighbours.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct NeighborRow {
-    /// The link-layer address.
-    pub address: LinkAddress,
-    /// The destination LID, once known.
-    pub lid: Option<crate::ib::Lid>,
-    /// The state.
-    pub state: &'static str,
-    /// The neighbour's MTU.
-    pub mtu: usize,
-    /// Packets that wait.
-    pub queued: u32,
-    /// Packets posted to it.
-    pub sent: u64,
-}
-
-/// A line of the table of groups.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct GroupRow {
-    /// The group.
-    pub mgid: Mgid,
-    /// Its LID, once joined.
-    pub mlid: Option<crate::ib::Mlid>,
-    /// The state.
-    pub state: &'static str,
-    /// Packets that wait.
-    pub queued: u32,
-}
-
-#[allow(unused)]
-fn _unused(_: Gid) {}

@@ -5,7 +5,7 @@
 //! kernel module, in the deterministic simulator and in the lab.
 //!
 //! Reading order: [`interface`] (the contract), [`packet`] and [`action`] (what an interface asks of
-//! the world), [`path`] and [`group`] (the two machines that carry traffic), [`pump`] (how a shell
+//! the world), `path` and `group` (the two machines that carry traffic), [`pump`] (how a shell
 //! drives all of it), [`wire`] (bytes).
 
 #![no_std]
@@ -16,12 +16,21 @@ extern crate alloc;
 pub mod action;
 pub mod counters;
 pub mod event;
+mod flush;
 pub mod fragment;
+mod group;
+mod handle;
 pub mod ib;
 pub mod interface;
 pub mod limits;
 pub mod packet;
+mod path;
 pub mod pump;
+mod queue_pair;
+mod seed;
+mod send_ring;
 pub mod size;
+mod storage;
 pub mod time;
+mod timer;
 pub mod wire;

@@ -52,12 +52,42 @@ impl Limits {
         pending_packets_max: 64,
     };
 
+    /// Whether every table has a place, and all together can be numbered.
+    pub(crate) fn are_usable(&self) -> bool {
+        let Self {
+            send_queue_len,
+            receive_queue_len,
+            paths_max,
+            groups_max,
+            path_queue_packets_max,
+            path_queue_bytes_max,
+            group_queue_packets_max,
+            group_queue_bytes_max,
+            pending_packets_max,
+        } = *self;
+        let all = [
+            send_queue_len,
+            receive_queue_len,
+            paths_max,
+            groups_max,
+            path_queue_packets_max,
+            path_queue_bytes_max,
+            group_queue_packets_max,
+            group_queue_bytes_max,
+            pending_packets_max,
+        ];
+        all.into_iter()
+            .all(|limit| (1..=LIMIT_MAX).contains(&limit))
+    }
+
     /// Address handles: one per path and group, as many again that are being replaced.
     pub const fn handles_max(&self) -> u32 {
         2 * (self.paths_max + self.groups_max)
     }
 }
 
+/// The largest value of a limit: sums and products of a few of them stay within 32 bits.
+pub const LIMIT_MAX: u32 = 1 << 24;
 /// The first wait after the SA refused or was busy; doubled up to [`RETRY_MAX`].
 pub const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// The longest wait between two tries to join a group.
@@ -71,6 +101,10 @@ pub const PATH_RETRY_MAX: Duration = Duration::from_secs(8);
 pub const PENDING_MAX: Duration = Duration::from_secs(4);
 /// How long completions may take to come after the queue pair went to the error state.
 pub const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// How long a queue pair that could not be opened or reset is left alone.
+pub const REOPEN_AFTER: Duration = Duration::from_secs(1);
+/// Tries to tell the SA that a group is left; the subnet manager finds out by itself after that.
+pub const LEAVE_TRIES_MAX: u8 = 4;
 /// How often a receive that could not be posted is tried again.
 pub const RECEIVE_REFILL: Duration = Duration::from_millis(20);
 /// Tries at a send-only group before its packets are dropped.

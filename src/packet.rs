@@ -61,6 +61,9 @@ pub trait PacketSink<B> {
     /// Ends the life of a packet. The core has counted the reason already.
     fn drop_packet(&mut self, packet: B, reason: DropReason);
 
+    /// Ends the life of a packet that goes on as fragments; it is not a drop.
+    fn release(&mut self, packet: B);
+
     /// Ends the life of an IP packet that is larger than `mtu` and must not be fragmented: the
     /// platform answers with one ICMP "fragmentation needed" (RFC 1191) or ICMPv6 "packet too big"
     /// (RFC 4443 3.2) that carries `mtu`, in the interface's network stack. The core has decided that

@@ -1,7 +1,7 @@
 //! What becomes of a packet that is larger than its neighbour's MTU.
 //!
-//! A datagram above the MTU of the link is never posted. What happens instead depends on whether the
-//! sender allowed fragmentation, and on whether it may be told.
+//! A datagram above the MTU of the link is never posted. What happens instead depends on whether
+//! the sender allowed fragmentation, and on whether it may be told.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -21,7 +21,8 @@ pub enum Oversize {
 }
 
 impl Oversize {
-    /// Decides about `packet`, larger than the `mtu` of `to`. It starts with the header of `protocol`.
+    /// Decides about `packet`, larger than the `mtu` of `to`. It starts with the header of
+    /// `protocol`.
     pub fn decide(
         packet: &impl PacketBuf,
         protocol: EtherType,
@@ -63,8 +64,8 @@ impl Oversize {
 }
 
 /// RFC 1122 3.2.2 lists what an ICMP error must not answer: an ICMP error, a datagram to an IP
-/// multicast or broadcast address, one sent as a link-layer broadcast, a fragment other than the first,
-/// and one whose source is not a single host.
+/// multicast or broadcast address, one sent as a link-layer broadcast, a fragment other than the
+/// first, and one whose source is not a single host.
 fn may_report_ipv4(packet: &impl PacketBuf, header: &Ipv4Header, to: &LinkAddress) -> bool {
     let destination = header.destination();
     let is_to_many =
@@ -84,8 +85,8 @@ fn is_single_ipv4_host(source: Ipv4Addr) -> bool {
 }
 
 /// The error messages among the types of ICMP (RFC 1122 3.2.2): destination unreachable, source
-/// quench, redirect, time exceeded, parameter problem. One that ends before its type counts as well:
-/// nobody could use the answer.
+/// quench, redirect, time exceeded, parameter problem. One that ends before its type counts as
+/// well: nobody could use the answer.
 fn is_icmp_error(packet: &impl PacketBuf, header: &Ipv4Header) -> bool {
     let mut kind = [0];
     header.is_icmp()
@@ -94,12 +95,13 @@ fn is_icmp_error(packet: &impl PacketBuf, header: &Ipv4Header) -> bool {
             || matches!(kind, [3 | 4 | 5 | 11 | 12]))
 }
 
-/// RFC 4443 2.4(e) lists what an ICMPv6 error must not answer: an ICMPv6 error or redirect, a packet
-/// to a multicast address or sent as link-layer multicast, and one whose source is not a single node.
+/// RFC 4443 2.4(e) lists what an ICMPv6 error must not answer: an ICMPv6 error or redirect, a
+/// packet to a multicast address or sent as link-layer multicast, and one whose source is not a
+/// single node.
 ///
 /// It allows "packet too big" as an answer to multicast, for path MTU discovery of groups. This
-/// interface does not make use of that: the sender and the group are on the same link, whose MTU the
-/// sender has as its own, and the answer would be one per packet of a stream.
+/// interface does not make use of that: the sender and the group are on the same link, whose MTU
+/// the sender has as its own, and the answer would be one per packet of a stream.
 fn may_report_ipv6(packet: &impl PacketBuf, header: &Ipv6Header, to: &LinkAddress) -> bool {
     if to.mgid().is_some() || header.destination().is_multicast() {
         return false;

@@ -1,7 +1,7 @@
 //! Bytes: the formats of RFC 4391 and what of IP the size rules need.
 //!
-//! Two levels as in smoltcp: a checked view over bytes, then a meaning. Constructors check length and
-//! reserved fields and return an option; nothing here panics, whatever the bytes are.
+//! Two levels as in smoltcp: a checked view over bytes, then a meaning. Constructors check length
+//! and reserved fields and return an option; nothing here panics, whatever the bytes are.
 
 mod address;
 mod checksum;

@@ -12,8 +12,9 @@ use crate::ib::{Gid, Mgid, Qpn};
 pub const LINK_ADDRESS_BYTES: usize = 20;
 
 bitflags! {
-    /// The first byte of the address. RFC 4391 9.1.1: "Reserved Flags ... MUST be set to zero on send
-    /// and ignored on receive unless specified differently in a future document"; RFC 4755 3.1 did.
+    /// The first byte of the address. RFC 4391 9.1.1: "Reserved Flags ... MUST be set to zero on
+    /// send and ignored on receive unless specified differently in a future document"; RFC 4755
+    /// 3.1 did.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub struct AddressFlags: u8 {
         /// The interface accepts reliable connections.
@@ -69,7 +70,8 @@ impl LinkAddress {
         Self::read_from_bytes(bytes).ok()
     }
 
-    /// The flags that are known; unknown ones are "ignored on receive" but stay part of the identity.
+    /// The flags that are known; unknown ones are "ignored on receive" but stay part of the
+    /// identity.
     pub const fn flags(&self) -> AddressFlags {
         AddressFlags::from_bits_truncate(self.flags)
     }
@@ -178,7 +180,10 @@ mod tests {
         }
 
         #[test]
-        fn a_difference_anywhere_is_another_neighbour(byte in 0..LINK_ADDRESS_BYTES, bit in 0_u32..8) {
+        fn a_difference_anywhere_is_another_neighbour(
+            byte in 0..LINK_ADDRESS_BYTES,
+            bit in 0_u32..8,
+        ) {
             let mut other = address();
             other.as_mut_bytes()[byte] ^= 1_u8 << bit;
             prop_assert_ne!(other, address());

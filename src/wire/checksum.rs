@@ -1,7 +1,7 @@
 //! The checksum of the Internet protocols (RFC 1071).
 
-/// The one's complement of the one's complement sum of the 16-bit words of `bytes`; a last odd byte is
-/// padded with a zero.
+/// The one's complement of the one's complement sum of the 16-bit words of `bytes`; a last odd byte
+/// is padded with a zero.
 ///
 /// Over bytes that contain a right checksum the result is 0.
 pub fn internet_checksum(bytes: &[u8]) -> u16 {

@@ -57,8 +57,8 @@ impl Grh {
         }
     }
 
-    /// From bytes of exactly the right length; `None` as well if version or next header are not those
-    /// of a GRH.
+    /// From bytes of exactly the right length; `None` as well if version or next header are not
+    /// those of a GRH.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Self::read_from_bytes(bytes).ok().filter(Self::is_valid)
     }

@@ -59,9 +59,10 @@ const_assert_eq!(size_of::<Ipv4Header>(), IPV4_HEADER_BYTES_MAX);
 impl Ipv4Header {
     /// Reads the header in front of `packet`.
     ///
-    /// `None` if it is no IPv4 header, if the packet is shorter than it says, if data of the fragment
-    /// would lie beyond 65535 bytes, or if a fragment that is not the last one does not end on a
-    /// multiple of 8 (RFC 791 3.2). The checksum is not checked: an adapter may still have to fill it.
+    /// `None` if it is no IPv4 header, if the packet is shorter than it says, if data of the
+    /// fragment would lie beyond 65535 bytes, or if a fragment that is not the last one does
+    /// not end on a multiple of 8 (RFC 791 3.2). The checksum is not checked: an adapter may
+    /// still have to fill it.
     pub fn read(packet: &impl PacketBuf) -> Option<Self> {
         let mut header = Self::new_zeroed();
         let fixed = header.as_mut_bytes().get_mut(..IPV4_HEADER_BYTES_MIN)?;
@@ -154,8 +155,8 @@ impl Ipv4Header {
         }
     }
 
-    /// The header of the piece of this packet that stands at `offset_bytes` of the whole datagram and
-    /// holds `payload_bytes`. Everything else stays; the checksum is made anew.
+    /// The header of the piece of this packet that stands at `offset_bytes` of the whole datagram
+    /// and holds `payload_bytes`. Everything else stays; the checksum is made anew.
     pub(crate) fn for_piece(
         mut self,
         offset_bytes: usize,

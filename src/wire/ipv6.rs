@@ -46,8 +46,8 @@ pub enum Ipv6Payload {
 }
 
 impl Ipv6Header {
-    /// Reads the header in front of `packet`; `None` if it is no IPv6 header or the packet is shorter
-    /// than it says.
+    /// Reads the header in front of `packet`; `None` if it is no IPv6 header or the packet is
+    /// shorter than it says.
     pub fn read(packet: &impl PacketBuf) -> Option<Self> {
         let mut header = Self::new_zeroed();
         packet.copy_out(0, header.as_mut_bytes()).ok()?;
@@ -71,8 +71,8 @@ impl Ipv6Header {
         Ipv6Addr::from_octets(self.destination)
     }
 
-    /// What the packet carries behind its extension headers. `None` if they run beyond the packet, or
-    /// there are more of them than a sane sender puts in.
+    /// What the packet carries behind its extension headers. `None` if they run beyond the packet,
+    /// or there are more of them than a sane sender puts in.
     pub fn payload(&self, packet: &impl PacketBuf) -> Option<Ipv6Payload> {
         let mut kind = NextHeader(self.next_header);
         let mut offset = IPV6_HEADER_BYTES;

@@ -15,10 +15,10 @@ const SIGNATURE_SHIFT: u32 = 96;
 const SCOPE_SHIFT: u32 = 112;
 const FLAGS_SHIFT: u32 = 116;
 
-/// RFC 4391 4: the flags are `0001`, "transient or dynamically assigned".
+/// RFC 4391 4: the flags are `0001`, for a group that is not permanently assigned.
 const FLAGS_TRANSIENT: u128 = 0b0001;
 const GROUP_ID_MASK: u128 = (1 << GROUP_ID_BITS) - 1;
-/// RFC 4391 4: "the lower 28 bits of the IPv4 multicast address".
+/// RFC 4391 4: of an IPv4 group only the low 28 bits go into the group ID.
 const IPV4_GROUP_MASK: u32 = (1 << 28) - 1;
 /// The group ID of the broadcast group (RFC 4391 4).
 const BROADCAST_GROUP_ID: u128 = 0xFFFF_FFFF;
@@ -44,8 +44,8 @@ impl BroadcastGroup {
         self.mgid_with(Signature::Ipv4, BROADCAST_GROUP_ID)
     }
 
-    /// The group that carries an IP multicast group; `None` for a unicast address. IPv4 takes the low
-    /// 28 bits, 255.255.255.255 the broadcast group itself; IPv6 the low 80 bits.
+    /// The group that carries an IP multicast group; `None` for a unicast address. IPv4 takes the
+    /// low 28 bits, 255.255.255.255 the broadcast group itself; IPv6 the low 80 bits.
     pub const fn mgid_of(&self, group: IpAddr) -> Option<Mgid> {
         match group {
             IpAddr::V4(group) if group.is_broadcast() => Some(self.mgid()),
@@ -63,8 +63,8 @@ impl BroadcastGroup {
     /// The IP group behind an MGID of this interface. `None` if the scope, P_Key or signature is
     /// another, a reserved bit is set, or it is the broadcast group itself.
     ///
-    /// An MGID does not hold the upper 48 bits of an IPv6 group: of all groups that map to it, this is
-    /// the permanently assigned one with the scope of the link, `FF0s::/16`.
+    /// An MGID does not hold the upper 48 bits of an IPv6 group: of all groups that map to it, this
+    /// is the permanently assigned one with the scope of the link, `FF0s::/16`.
     pub const fn ip_of(&self, mgid: Mgid) -> Option<IpAddr> {
         let bits = u128::from_be_bytes(mgid.gid().0);
         let group_id = bits & GROUP_ID_MASK;
@@ -118,8 +118,8 @@ impl Scope {
     /// Link-local, the scope that an interface uses unless told otherwise.
     pub const LINK_LOCAL: Self = Self(2);
 
-    /// `None` for the reserved scopes 0 and 15, and above 4 bits. RFC 7346 2 took 3 from the reserved
-    /// ones.
+    /// `None` for the reserved scopes 0 and 15, and above 4 bits. RFC 7346 2 took 3 from the
+    /// reserved ones.
     pub const fn new(value: u8) -> Option<Self> {
         if value >= 1 && value <= 14 {
             Some(Self(value))

@@ -1,0 +1,252 @@
+//! From the network stack to the adapter, and the rules of size on the way.
+
+use zerocopy::IntoBytes;
+
+use crate::action::{HandleId, Target};
+use crate::counters::{Counter, DropReason};
+use crate::ib::{IbMtu, Qpn};
+use crate::packet::{CompletionStatus, DataPath, DatagramSend, PacketBuf, SendId};
+use crate::send_ring::Posted;
+use crate::size::Oversize;
+use crate::storage::Pending;
+use crate::time::Instant;
+use crate::wire::{ENCAPSULATION_BYTES, Encapsulation, EtherType, LinkAddress};
+
+use super::link::{Admin, Lifecycle};
+use super::{Interface, RingFull, SendQueue};
+
+/// Where a packet is posted to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    pub(super) handle: u32,
+    pub(super) qpn: Qpn,
+    pub(super) is_multicast: bool,
+}
+
+/// What became of a packet that was to be posted.
+pub(super) enum Posting<B> {
+    /// It was posted.
+    Posted,
+    /// It was dropped, and counted.
+    Dropped,
+    /// There is no room in the ring.
+    RingFull(B),
+}
+
+impl<B: PacketBuf> Interface<B> {
+    pub(super) fn on_transmit(
+        &mut self,
+        now: Instant,
+        to: &LinkAddress,
+        protocol: EtherType,
+        packet: B,
+        datapath: &mut impl DataPath<B>,
+    ) -> Result<(), RingFull<B>> {
+        let refusal = match self.lifecycle {
+            // While the link is coming up, packets are held in the queues of paths and groups.
+            Lifecycle::Opening | Lifecycle::Joining | Lifecycle::Joined => None,
+            Lifecycle::AwaitingPartition | Lifecycle::AwaitingPort => Some(DropReason::LinkDown),
+            Lifecycle::Draining if self.admin == Admin::Up => Some(DropReason::LinkDown),
+            Lifecycle::Down | Lifecycle::Draining | Lifecycle::Detached => {
+                Some(DropReason::InterfaceDown)
+            }
+        };
+        if let Some(reason) = refusal {
+            self.drop_packet(packet, reason, datapath);
+            return Ok(());
+        }
+        let outcome = match to.mgid() {
+            Some(mgid) => self.transmit_multicast(now, mgid, protocol, packet, datapath),
+            None => self.transmit_unicast(now, to, protocol, packet, datapath),
+        };
+        if outcome.is_err() {
+            self.counters.count(Counter::SendRefused);
+            self.send_queue = SendQueue::Stopped;
+        }
+        outcome
+    }
+
+    /// Posts a packet, behind its encapsulation header. The one place where a send is posted, so the
+    /// one place where the rule can be broken that no datagram exceeds the MTU of the link.
+    pub(super) fn post(
+        &mut self,
+        route: Route,
+        protocol: EtherType,
+        mut packet: B,
+        datapath: &mut impl DataPath<B>,
+    ) -> Posting<B> {
+        if self.sends.vacant() == 0 {
+            return Posting::RingFull(packet);
+        }
+        if packet.len() > self.datagram_mtu {
+            self.drop_packet(packet, DropReason::TooBigSilent, datapath);
+            return Posting::Dropped;
+        }
+        if packet
+            .prepend(Encapsulation::new(protocol).as_bytes())
+            .is_err()
+        {
+            self.drop_packet(packet, DropReason::NoHeadroom, datapath);
+            return Posting::Dropped;
+        }
+        let Route {
+            handle,
+            qpn,
+            is_multicast,
+        } = route;
+        // CAST: at most the MTU.
+        let posted = Posted {
+            handle,
+            bytes: packet.len() as u32,
+            is_multicast,
+        };
+        let Some(id) = self.sends.take(posted) else {
+            return Posting::RingFull(packet);
+        };
+        let send = DatagramSend {
+            id,
+            handle: HandleId(handle),
+            remote_qpn: qpn,
+            qkey: self.qkey,
+        };
+        match datapath.post_send(send, packet) {
+            Ok(()) => {
+                self.handles.on_posted(handle);
+                Posting::Posted
+            }
+            Err(packet) => {
+                self.sends.complete(id);
+                self.drop_packet(packet, DropReason::PostFailed, datapath);
+                Posting::Dropped
+            }
+        }
+    }
+
+    /// Deals with a packet larger than the MTU of its destination: design rule "size", items 2 to 4.
+    /// `send` is given each fragment.
+    pub(super) fn send_oversize<D: DataPath<B>>(
+        &mut self,
+        to: &LinkAddress,
+        mtu: usize,
+        protocol: EtherType,
+        packet: B,
+        datapath: &mut D,
+        mut send: impl FnMut(&mut Self, B, &mut D),
+    ) {
+        match Oversize::decide(&packet, protocol, to, mtu) {
+            Oversize::Fragment(fragments) => {
+                self.counters.count(Counter::Fragmented);
+                for fragment in fragments {
+                    match datapath.fragment(&packet, fragment.header(), fragment.payload()) {
+                        Some(piece) => send(self, piece, datapath),
+                        None => {
+                            // A receiver can do nothing with the rest.
+                            self.drop_packet(packet, DropReason::FragmentFailed, datapath);
+                            return;
+                        }
+                    }
+                }
+                datapath.release(packet);
+            }
+            Oversize::Report => {
+                self.counters.count_drop(DropReason::TooBigReported);
+                datapath.packet_too_big(packet, mtu);
+            }
+            Oversize::Drop => self.drop_packet(packet, DropReason::TooBigSilent, datapath),
+        }
+    }
+
+    pub(super) fn pending(protocol: EtherType, packet: B) -> Pending<B> {
+        let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        Pending {
+            protocol,
+            packet,
+            bytes,
+        }
+    }
+
+    pub(super) fn on_send_completion(
+        &mut self,
+        now: Instant,
+        id: SendId,
+        status: CompletionStatus,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        let Some(Posted {
+            handle,
+            bytes,
+            is_multicast,
+        }) = self.sends.complete(id)
+        else {
+            self.counters.count(Counter::StaleCompletions);
+            return;
+        };
+        match status {
+            CompletionStatus::Success => {
+                self.counters.count(Counter::PacketsSent);
+                self.counters.add(Counter::BytesSent, u64::from(bytes));
+                if is_multicast {
+                    self.counters.count(Counter::MulticastSent);
+                }
+            }
+            CompletionStatus::Flushed => self.counters.count(Counter::SendFlushed),
+            CompletionStatus::Failed => self.counters.count(Counter::SendFailed),
+        }
+        self.release_handle(handle);
+        self.drain_backlog(now, datapath);
+        self.wake_send_queue();
+    }
+
+    /// After a completion: a queue pair that is being drained may be done, and that may be the last
+    /// thing the interface waits for.
+    pub(super) fn after_completion(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
+        match self.lifecycle {
+            Lifecycle::Draining => {
+                self.finish_queue_pair_drain();
+                self.reconcile(now, datapath);
+            }
+            Lifecycle::Down
+            | Lifecycle::AwaitingPartition
+            | Lifecycle::AwaitingPort
+            | Lifecycle::Opening
+            | Lifecycle::Joining
+            | Lifecycle::Joined
+            | Lifecycle::Detached => {}
+        }
+    }
+
+    /// A send that used the handle ended.
+    pub(super) fn release_handle(&mut self, handle: u32) {
+        if self.handles.on_completed(handle) {
+            self.push_work(Target::Handle(handle));
+        }
+    }
+
+    /// Sends packets that waited for room in the ring, before the network stack is asked for more.
+    fn drain_backlog(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
+        while self.sends.vacant() > 0 {
+            let Some(number) = self.backlog.pop() else {
+                return;
+            };
+            match self.objects.target(number) {
+                Target::Path(place) => self.drain_path(now, place, datapath),
+                Target::Group(place) => self.drain_group(now, place, datapath),
+                Target::Handle(_) | Target::QueuePair | Target::Sa => {}
+            }
+        }
+    }
+
+    pub(super) fn push_backlog(&mut self, target: Target) {
+        self.backlog.push(self.objects.number(target));
+    }
+
+    /// What a datagram may carry on this link, without the encapsulation header.
+    pub fn mtu(&self) -> usize {
+        self.datagram_mtu
+    }
+
+    /// The MTU of a path or group whose own is `mtu`.
+    pub(super) fn mtu_within(&self, mtu: IbMtu) -> usize {
+        self.datagram_mtu.min(mtu.bytes() - ENCAPSULATION_BYTES)
+    }
+}

@@ -1,0 +1,895 @@
+//! Unicast: from a link-layer address through a path record and an address handle to the neighbour.
+
+use core::time::Duration;
+
+use crate::action::{
+    Action, AddressVector, HandleId, OpId, PathQuery, PathRecord, SaError, SaRefusal, Target,
+    VerbError,
+};
+use crate::counters::{Counter, DropReason};
+use crate::event::Notice;
+use crate::group::back_off;
+use crate::handle::HandleState;
+use crate::ib::Qpn;
+use crate::limits::{PATH_RETRY_FIRST, PATH_RETRY_MAX, PENDING_MAX};
+use crate::packet::{DataPath, PacketBuf, PacketSink};
+use crate::path::{Freshness, PathState, address_vector, fresh_query, still_stale};
+use crate::storage::Pending;
+use crate::time::Instant;
+use crate::wire::{EtherType, LinkAddress};
+
+use super::link::Lifecycle;
+use super::transmit::{Posting, Route};
+use super::{Interface, RingFull};
+
+impl<B: PacketBuf> Interface<B> {
+    pub(super) fn transmit_unicast(
+        &mut self,
+        now: Instant,
+        to: &LinkAddress,
+        protocol: EtherType,
+        packet: B,
+        datapath: &mut impl DataPath<B>,
+    ) -> Result<(), RingFull<B>> {
+        // QP0 and QP1 belong to management (IBA 3.9.1), the multicast number to groups.
+        if to.qpn() <= Qpn::GSI || to.qpn() == Qpn::MULTICAST {
+            self.drop_packet(packet, DropReason::InvalidDestination, datapath);
+            return Ok(());
+        }
+        let Some(place) = self.paths.find(to).or_else(|| self.insert_path(to)) else {
+            self.drop_packet(packet, DropReason::PathTableFull, datapath);
+            return Ok(());
+        };
+        let Some(path) = self.paths.get_mut(place) else {
+            return Ok(());
+        };
+        path.is_used = true;
+        let state = path.state;
+        let mtu = self.mtu_of_path(&state);
+        if packet.len() > mtu {
+            self.notice_too_big(place, mtu);
+            self.send_oversize(
+                to,
+                mtu,
+                protocol,
+                packet,
+                datapath,
+                |this, piece, datapath| {
+                    if let Err(RingFull(piece)) =
+                        this.send_to_path(now, place, protocol, piece, datapath)
+                    {
+                        // The first pieces are on their way, so the others wait for room.
+                        this.queue_on_path(now, place, protocol, piece, datapath);
+                        this.push_backlog(Target::Path(place));
+                    }
+                },
+            );
+            return Ok(());
+        }
+        self.send_to_path(now, place, protocol, packet, datapath)
+    }
+
+    /// Sends a packet that fits, or queues it if the path is not ready.
+    fn send_to_path(
+        &mut self,
+        now: Instant,
+        place: u32,
+        protocol: EtherType,
+        packet: B,
+        datapath: &mut impl DataPath<B>,
+    ) -> Result<(), RingFull<B>> {
+        let Some(path) = self.paths.get_mut(place) else {
+            self.drop_packet(packet, DropReason::PathUnresolved, datapath);
+            return Ok(());
+        };
+        let qpn = path.address.qpn();
+        match path.state {
+            PathState::Ready {
+                handle, freshness, ..
+            } => {
+                if let Freshness::Stale { since } = freshness
+                    && since <= now
+                {
+                    self.refresh_path(place);
+                }
+                let has_room = self
+                    .paths
+                    .get(place)
+                    .is_some_and(|path| path.queue.is_empty());
+                if !has_room {
+                    // Packets wait for room in the ring already: this one goes behind them.
+                    self.queue_on_path(now, place, protocol, packet, datapath);
+                    return Ok(());
+                }
+                let route = Route {
+                    handle,
+                    qpn,
+                    is_multicast: false,
+                };
+                match self.post(route, protocol, packet, datapath) {
+                    Posting::Posted => self.count_sent(place),
+                    Posting::Dropped => {}
+                    Posting::RingFull(packet) => return Err(RingFull(packet)),
+                }
+            }
+            PathState::Unreachable { attempt, retry_at } if retry_at <= now => {
+                self.enter_path(
+                    place,
+                    PathState::QueryWanted {
+                        attempt: attempt.saturating_add(1),
+                    },
+                );
+                self.queue_on_path(now, place, protocol, packet, datapath);
+            }
+            PathState::Unreachable { .. } => {
+                self.drop_packet(packet, DropReason::PathUnresolved, datapath);
+            }
+            PathState::Blocked
+            | PathState::QueryWanted { .. }
+            | PathState::Querying { .. }
+            | PathState::BackingOff { .. }
+            | PathState::Addressing { .. } => {
+                self.queue_on_path(now, place, protocol, packet, datapath);
+            }
+            PathState::CancelWanted => {
+                self.drop_packet(packet, DropReason::LinkDown, datapath);
+            }
+        }
+        Ok(())
+    }
+
+    fn insert_path(&mut self, to: &LinkAddress) -> Option<u32> {
+        if self.paths.is_full() {
+            let victim = self.paths.choose_victim()?;
+            self.counters.count(Counter::PathsEvicted);
+            self.remove_path(victim);
+        }
+        let place = self.paths.insert(*to, PathState::Blocked)?;
+        if self.lifecycle == Lifecycle::Joined {
+            self.enter_path(place, fresh_query());
+        }
+        Some(place)
+    }
+
+    /// The only way to change the state of a path.
+    fn enter_path(&mut self, place: u32, state: PathState) {
+        let Some(path) = self.paths.get_mut(place) else {
+            return;
+        };
+        path.state = state;
+        if state.wants_action() {
+            self.push_work(Target::Path(place));
+        }
+        self.arm_path(place);
+    }
+
+    fn arm_path(&mut self, place: u32) {
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
+        let at = [path.hold_until, path.state.ends_at()]
+            .into_iter()
+            .flatten()
+            .min();
+        self.set_timer(Target::Path(place), at);
+    }
+
+    /// Gives back all that a path has, and its place. No packet waits for it.
+    fn remove_path(&mut self, place: u32) {
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
+        match path.state {
+            PathState::Ready {
+                handle,
+                freshness: Freshness::Replacing { handle: new, .. },
+                ..
+            } => {
+                self.retire_handle(handle);
+                self.retire_handle(new);
+            }
+            PathState::Ready { handle, .. } | PathState::Addressing { handle, .. } => {
+                self.retire_handle(handle);
+            }
+            PathState::Blocked
+            | PathState::QueryWanted { .. }
+            | PathState::Querying { .. }
+            | PathState::BackingOff { .. }
+            | PathState::Unreachable { .. }
+            | PathState::CancelWanted => {}
+        }
+        self.set_timer(Target::Path(place), None);
+        self.paths.remove(place);
+    }
+
+    /// Gives up every path and the packets that wait for it.
+    pub(super) fn drop_paths(&mut self, reason: DropReason, sink: &mut impl PacketSink<B>) {
+        for place in 0..self.paths.capacity() {
+            let Some(path) = self.paths.get(place) else {
+                continue;
+            };
+            let is_asking = match path.state {
+                PathState::Querying { .. }
+                | PathState::CancelWanted
+                | PathState::Ready {
+                    freshness: Freshness::Querying,
+                    ..
+                } => true,
+                PathState::Blocked
+                | PathState::QueryWanted { .. }
+                | PathState::BackingOff { .. }
+                | PathState::Addressing { .. }
+                | PathState::Ready { .. }
+                | PathState::Unreachable { .. } => false,
+            };
+            let ready = path.state;
+            self.drop_path_queue(place, reason, sink);
+            if is_asking {
+                if let PathState::Ready { handle, .. } = ready {
+                    self.retire_handle(handle);
+                }
+                self.enter_path(place, PathState::CancelWanted);
+            } else {
+                self.remove_path(place);
+            }
+        }
+    }
+
+    /// The link came up.
+    pub(super) fn unblock_path(&mut self, place: u32) {
+        if self
+            .paths
+            .get(place)
+            .is_some_and(|path| path.state == PathState::Blocked)
+        {
+            self.enter_path(place, fresh_query());
+        }
+    }
+
+    /// A light flush: what is known stays in use and is looked up again, what failed is tried anew.
+    pub(super) fn mark_paths_stale(&mut self, now: Instant) {
+        for place in 0..self.paths.capacity() {
+            let Some(path) = self.paths.get(place) else {
+                continue;
+            };
+            match path.state {
+                PathState::Ready {
+                    record,
+                    handle,
+                    freshness: Freshness::Fresh,
+                } => {
+                    let freshness = Freshness::Stale { since: now };
+                    self.enter_path(
+                        place,
+                        PathState::Ready {
+                            record,
+                            handle,
+                            freshness,
+                        },
+                    );
+                }
+                PathState::BackingOff { .. } => self.enter_path(place, fresh_query()),
+                PathState::Unreachable { .. } => self.remove_path(place),
+                PathState::Blocked
+                | PathState::QueryWanted { .. }
+                | PathState::Querying { .. }
+                | PathState::Addressing { .. }
+                | PathState::Ready { .. }
+                | PathState::CancelWanted => {}
+            }
+        }
+    }
+
+    fn refresh_path(&mut self, place: u32) {
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
+        if let PathState::Ready {
+            record,
+            handle,
+            freshness: Freshness::Stale { .. },
+        } = path.state
+        {
+            let freshness = Freshness::QueryWanted;
+            self.enter_path(
+                place,
+                PathState::Ready {
+                    record,
+                    handle,
+                    freshness,
+                },
+            );
+        }
+    }
+
+    /// The record is proven wrong: nothing more is sent with it, packets wait for the new one.
+    pub(super) fn on_path_moved(&mut self, place: u32) {
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
+        let PathState::Ready {
+            handle, freshness, ..
+        } = path.state
+        else {
+            return;
+        };
+        self.counters.count(Counter::PathsMoved);
+        self.retire_handle(handle);
+        match freshness {
+            Freshness::Replacing { handle, .. } => self.retire_handle(handle),
+            Freshness::Fresh
+            | Freshness::Stale { .. }
+            | Freshness::QueryWanted
+            | Freshness::Querying => {}
+        }
+        self.enter_path(place, fresh_query());
+    }
+
+    pub(super) fn next_path_action(&mut self, place: u32) -> Option<Action> {
+        let path = self.paths.get(place)?;
+        let generation = path.operation;
+        let destination = path.address.gid();
+        let next = match path.state {
+            PathState::QueryWanted { attempt } => PathState::Querying { attempt },
+            PathState::Ready {
+                record,
+                handle,
+                freshness: Freshness::QueryWanted,
+            } => PathState::Ready {
+                record,
+                handle,
+                freshness: Freshness::Querying,
+            },
+            PathState::CancelWanted => {
+                self.remove_path(place);
+                return Some(Action::CancelQuery {
+                    op: OpId {
+                        target: Target::Path(place),
+                        generation,
+                    },
+                });
+            }
+            PathState::Blocked
+            | PathState::Querying { .. }
+            | PathState::BackingOff { .. }
+            | PathState::Addressing { .. }
+            | PathState::Ready { .. }
+            | PathState::Unreachable { .. } => return None,
+        };
+        let pkey = self.port.partition?.pkey;
+        let op = self.begin_operation(Target::Path(place));
+        self.paths.get_mut(place)?.operation = op.generation;
+        self.enter_path(place, next);
+        self.counters.count(Counter::PathQueries);
+        let query = PathQuery {
+            destination,
+            source: self.port.gid,
+            pkey,
+        };
+        Some(Action::QueryPath { op, query })
+    }
+
+    pub(super) fn on_path_answer(
+        &mut self,
+        now: Instant,
+        op: OpId,
+        answer: Result<PathRecord, SaError>,
+        sink: &mut impl PacketSink<B>,
+    ) {
+        let waiting = self.paths.of_operation(op).and_then(|place| {
+            let path = self.paths.get(place)?;
+            Some((place, path.state, path.address.gid()))
+        });
+        let Some((place, state, gid)) = waiting else {
+            self.counters.count(Counter::StaleAnswers);
+            return;
+        };
+        let answer = answer.and_then(|record| {
+            if record.destination == gid {
+                Ok(record)
+            } else {
+                Err(SaError::Unusable)
+            }
+        });
+        if answer.is_err() {
+            self.counters.count(Counter::PathQueriesFailed);
+        }
+        match (state, answer) {
+            (PathState::Querying { attempt }, Ok(record)) => {
+                match self.make_handle(Target::Path(place), address_vector(&record)) {
+                    Some(handle) => {
+                        self.enter_path(place, PathState::Addressing { record, handle });
+                    }
+                    None => self.fail_path(now, place, attempt, DropReason::HandleFailed, sink),
+                }
+            }
+            (PathState::Querying { attempt }, Err(SaError::Busy)) => {
+                let retry_at = now + back_off(attempt, self.seed.draw());
+                let attempt = attempt.saturating_add(1);
+                self.enter_path(place, PathState::BackingOff { attempt, retry_at });
+            }
+            (PathState::Querying { attempt }, Err(error)) => {
+                self.notice_unresolved(place, error);
+                self.fail_path(now, place, attempt, DropReason::PathUnresolved, sink);
+            }
+            (
+                PathState::Ready {
+                    record,
+                    handle,
+                    freshness: Freshness::Querying,
+                },
+                answer,
+            ) => {
+                self.on_path_refreshed(now, place, (record, handle), answer, sink);
+            }
+            (
+                PathState::Blocked
+                | PathState::QueryWanted { .. }
+                | PathState::BackingOff { .. }
+                | PathState::Addressing { .. }
+                | PathState::Ready { .. }
+                | PathState::Unreachable { .. }
+                | PathState::CancelWanted,
+                _,
+            ) => self.counters.count(Counter::StaleAnswers),
+        }
+    }
+
+    fn on_path_refreshed(
+        &mut self,
+        now: Instant,
+        place: u32,
+        (old, handle): (PathRecord, u32),
+        answer: Result<PathRecord, SaError>,
+        sink: &mut impl PacketSink<B>,
+    ) {
+        let (record, freshness) = match answer {
+            Ok(new) if address_vector(&new) == address_vector(&old) => (new, Freshness::Fresh),
+            Ok(new) => match self.make_handle(Target::Path(place), address_vector(&new)) {
+                Some(handle) => (
+                    old,
+                    Freshness::Replacing {
+                        record: new,
+                        handle,
+                    },
+                ),
+                None => (old, still_stale(now)),
+            },
+            Err(error @ SaError::Refused(SaRefusal::NoRecords)) => {
+                self.retire_handle(handle);
+                self.notice_unresolved(place, error);
+                self.fail_path(now, place, 0, DropReason::PathUnresolved, sink);
+                return;
+            }
+            Err(SaError::Busy | SaError::Refused(_) | SaError::TimedOut | SaError::Unusable) => {
+                (old, still_stale(now))
+            }
+        };
+        self.enter_path(
+            place,
+            PathState::Ready {
+                record,
+                handle,
+                freshness,
+            },
+        );
+    }
+
+    /// A path has no way to its neighbour: what waits is dropped at once, and the SA is left alone for
+    /// a while (reports B26 and C4, hazard H3).
+    fn fail_path(
+        &mut self,
+        now: Instant,
+        place: u32,
+        attempt: u8,
+        reason: DropReason,
+        sink: &mut impl PacketSink<B>,
+    ) {
+        let factor = 1u32.checked_shl(attempt.into()).unwrap_or(u32::MAX);
+        let wait: Duration = PATH_RETRY_FIRST.saturating_mul(factor).min(PATH_RETRY_MAX);
+        self.drop_path_queue(place, reason, sink);
+        self.enter_path(
+            place,
+            PathState::Unreachable {
+                attempt,
+                retry_at: now + wait,
+            },
+        );
+    }
+
+    pub(super) fn make_handle(&mut self, owner: Target, address: AddressVector) -> Option<u32> {
+        let handle = self.handles.create(owner, address)?;
+        self.push_work(Target::Handle(handle));
+        Some(handle)
+    }
+
+    pub(super) fn retire_handle(&mut self, handle: u32) {
+        if self.handles.retire(handle) {
+            self.push_work(Target::Handle(handle));
+        }
+    }
+
+    pub(super) fn next_handle_action(&mut self, place: u32) -> Option<Action> {
+        let state = self.handles.get_mut(place)?.state;
+        let handle = HandleId(place);
+        let op = self.begin_operation(Target::Handle(place));
+        let (next, action) = match state {
+            HandleState::CreateWanted(address) => (
+                HandleState::Creating,
+                Action::CreateAddressHandle {
+                    op,
+                    handle,
+                    address,
+                },
+            ),
+            HandleState::DestroyWanted => (
+                HandleState::Destroying,
+                Action::DestroyAddressHandle { op, handle },
+            ),
+            HandleState::Creating
+            | HandleState::CreatingUnwanted
+            | HandleState::Live { .. }
+            | HandleState::Retired { .. }
+            | HandleState::Destroying => return None,
+        };
+        let slot = self.handles.get_mut(place)?;
+        slot.operation = op.generation;
+        slot.state = next;
+        Some(action)
+    }
+
+    /// Returns whether the result was waited for.
+    pub(super) fn on_handle_verb(
+        &mut self,
+        now: Instant,
+        handle: u32,
+        op: OpId,
+        result: Result<(), VerbError>,
+        datapath: &mut impl DataPath<B>,
+    ) -> bool {
+        let Some(slot) = self.handles.get_mut(handle) else {
+            return false;
+        };
+        if slot.operation != op.generation {
+            return false;
+        }
+        let owner = slot.owner;
+        match (slot.state, result) {
+            (HandleState::Creating, Ok(())) => {
+                slot.state = HandleState::Live { sends: 0 };
+                self.on_handle_created(now, owner, handle, datapath);
+            }
+            (HandleState::Creating, Err(VerbError)) => {
+                self.handles.remove(handle);
+                self.on_handle_failed(now, owner, handle, datapath);
+            }
+            (HandleState::CreatingUnwanted, Ok(())) => {
+                slot.state = HandleState::DestroyWanted;
+                self.push_work(Target::Handle(handle));
+            }
+            // A handle that cannot be destroyed is the adapter's to keep; the core lets go.
+            (HandleState::CreatingUnwanted, Err(VerbError)) | (HandleState::Destroying, _) => {
+                self.handles.remove(handle);
+            }
+            (
+                HandleState::CreateWanted(_)
+                | HandleState::Live { .. }
+                | HandleState::Retired { .. }
+                | HandleState::DestroyWanted,
+                _,
+            ) => return false,
+        }
+        true
+    }
+
+    fn on_handle_created(
+        &mut self,
+        now: Instant,
+        owner: Target,
+        handle: u32,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        match owner {
+            Target::Path(place) => self.on_path_addressed(now, place, handle, datapath),
+            Target::Group(place) => self.on_group_addressed(now, place, handle, datapath),
+            Target::Handle(_) | Target::QueuePair | Target::Sa => {}
+        }
+    }
+
+    fn on_handle_failed(
+        &mut self,
+        now: Instant,
+        owner: Target,
+        handle: u32,
+        sink: &mut impl PacketSink<B>,
+    ) {
+        match owner {
+            Target::Path(place) => self.on_path_unaddressed(now, place, handle, sink),
+            Target::Group(place) => self.on_group_unaddressed(now, place, handle),
+            Target::Handle(_) | Target::QueuePair | Target::Sa => {}
+        }
+    }
+
+    fn on_path_addressed(
+        &mut self,
+        now: Instant,
+        place: u32,
+        created: u32,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        let Some(path) = self.paths.get_mut(place) else {
+            return;
+        };
+        let freshness = Freshness::Fresh;
+        match path.state {
+            PathState::Addressing { record, handle } if handle == created => {
+                path.noticed.unresolved = false;
+                self.enter_path(
+                    place,
+                    PathState::Ready {
+                        record,
+                        handle,
+                        freshness,
+                    },
+                );
+            }
+            PathState::Ready {
+                handle: old,
+                freshness: Freshness::Replacing { record, handle },
+                ..
+            } if handle == created => {
+                self.counters.count(Counter::PathsReplaced);
+                self.retire_handle(old);
+                self.enter_path(
+                    place,
+                    PathState::Ready {
+                        record,
+                        handle,
+                        freshness,
+                    },
+                );
+            }
+            PathState::Blocked
+            | PathState::QueryWanted { .. }
+            | PathState::Querying { .. }
+            | PathState::BackingOff { .. }
+            | PathState::Addressing { .. }
+            | PathState::Ready { .. }
+            | PathState::Unreachable { .. }
+            | PathState::CancelWanted => return,
+        }
+        self.drain_path(now, place, datapath);
+    }
+
+    fn on_path_unaddressed(
+        &mut self,
+        now: Instant,
+        place: u32,
+        failed: u32,
+        sink: &mut impl PacketSink<B>,
+    ) {
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
+        match path.state {
+            PathState::Addressing { handle, .. } if handle == failed => {
+                self.fail_path(now, place, 0, DropReason::HandleFailed, sink);
+            }
+            PathState::Ready {
+                record,
+                handle,
+                freshness: Freshness::Replacing { handle: new, .. },
+            } if new == failed => {
+                let freshness = still_stale(now);
+                self.enter_path(
+                    place,
+                    PathState::Ready {
+                        record,
+                        handle,
+                        freshness,
+                    },
+                );
+            }
+            PathState::Blocked
+            | PathState::QueryWanted { .. }
+            | PathState::Querying { .. }
+            | PathState::BackingOff { .. }
+            | PathState::Addressing { .. }
+            | PathState::Ready { .. }
+            | PathState::Unreachable { .. }
+            | PathState::CancelWanted => {}
+        }
+    }
+
+    fn queue_on_path(
+        &mut self,
+        now: Instant,
+        place: u32,
+        protocol: EtherType,
+        packet: B,
+        sink: &mut impl PacketSink<B>,
+    ) {
+        let Some(path) = self.paths.get_mut(place) else {
+            self.drop_packet(packet, DropReason::PathUnresolved, sink);
+            return;
+        };
+        let pending = Self::pending(protocol, packet);
+        let limits = &self.limits;
+        let (packets_max, bytes_max) = (limits.path_queue_packets_max, limits.path_queue_bytes_max);
+        if !path.queue.has_room(pending.bytes, packets_max, bytes_max) {
+            self.drop_packet(pending.packet, DropReason::PathQueueFull, sink);
+            return;
+        }
+        match self.pending.push(&mut path.queue, pending) {
+            Ok(()) => {
+                path.hold_until = path.hold_until.or(Some(now + PENDING_MAX));
+                self.arm_path(place);
+            }
+            Err(pending) => self.drop_packet(pending.packet, DropReason::PendingStoreFull, sink),
+        }
+    }
+
+    fn drop_path_queue(&mut self, place: u32, reason: DropReason, sink: &mut impl PacketSink<B>) {
+        while let Some(path) = self.paths.get_mut(place) {
+            path.hold_until = None;
+            let Some(pending) = self.pending.pop(&mut path.queue) else {
+                break;
+            };
+            self.drop_packet(pending.packet, reason, sink);
+        }
+        self.arm_path(place);
+    }
+
+    /// Sends what waits for a path that is ready, as far as the ring has room.
+    pub(super) fn drain_path(&mut self, now: Instant, place: u32, datapath: &mut impl DataPath<B>) {
+        while let Some(path) = self.paths.get(place) {
+            let PathState::Ready { handle, .. } = path.state else {
+                return;
+            };
+            let address = path.address;
+            let mtu = self.mtu_of_path(&path.state);
+            let first = self.pending.first_bytes(&path.queue);
+            if first.is_some_and(|bytes| self.sends.vacant() < self.sends_needed(bytes, mtu)) {
+                self.push_backlog(Target::Path(place));
+                return;
+            }
+            let Some(path) = self.paths.get_mut(place) else {
+                return;
+            };
+            let Some(Pending {
+                protocol,
+                packet,
+                bytes: _,
+            }) = self.pending.pop(&mut path.queue)
+            else {
+                path.hold_until = None;
+                self.arm_path(place);
+                return;
+            };
+            let route = Route {
+                handle,
+                qpn: address.qpn(),
+                is_multicast: false,
+            };
+            if packet.len() > mtu {
+                // The path turned out narrower than the link.
+                self.notice_too_big(place, mtu);
+                self.send_oversize(
+                    &address,
+                    mtu,
+                    protocol,
+                    packet,
+                    datapath,
+                    |this, piece, dp| {
+                        this.post_to_path(now, place, route, protocol, piece, dp);
+                    },
+                );
+            } else {
+                self.post_to_path(now, place, route, protocol, packet, datapath);
+            }
+        }
+    }
+
+    /// Posts a packet; if the ring is full after all, it waits at the end of the queue.
+    fn post_to_path(
+        &mut self,
+        now: Instant,
+        place: u32,
+        route: Route,
+        protocol: EtherType,
+        packet: B,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        match self.post(route, protocol, packet, datapath) {
+            Posting::Posted => self.count_sent(place),
+            Posting::Dropped => {}
+            Posting::RingFull(packet) => {
+                self.queue_on_path(now, place, protocol, packet, datapath);
+                self.push_backlog(Target::Path(place));
+            }
+        }
+    }
+
+    /// How many sends a packet takes, so that it is not begun when the ring cannot take it whole. A
+    /// packet of more fragments than the ring has places is begun when the ring is empty.
+    pub(super) fn sends_needed(&self, bytes: u32, mtu: usize) -> u32 {
+        let bytes = bytes as usize;
+        let fragment_payload_min = mtu.saturating_sub(68).max(8);
+        let sends = if bytes > mtu {
+            bytes.div_ceil(fragment_payload_min)
+        } else {
+            1
+        };
+        u32::try_from(sends)
+            .unwrap_or(u32::MAX)
+            .min(self.sends.capacity())
+    }
+
+    pub(super) fn on_path_timeout(
+        &mut self,
+        now: Instant,
+        place: u32,
+        sink: &mut impl PacketSink<B>,
+    ) {
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
+        if path.hold_until.is_some_and(|until| until <= now) {
+            self.drop_path_queue(place, DropReason::PendingExpired, sink);
+        }
+        let Some(path) = self.paths.get(place) else {
+            return;
+        };
+        match path.state {
+            PathState::BackingOff { attempt, retry_at } if retry_at <= now => {
+                if path.queue.is_empty() {
+                    // Nobody waits for it any more; the next packet starts afresh.
+                    self.remove_path(place);
+                } else {
+                    self.enter_path(place, PathState::QueryWanted { attempt });
+                }
+            }
+            PathState::Blocked
+            | PathState::QueryWanted { .. }
+            | PathState::Querying { .. }
+            | PathState::BackingOff { .. }
+            | PathState::Addressing { .. }
+            | PathState::Ready { .. }
+            | PathState::Unreachable { .. }
+            | PathState::CancelWanted => self.arm_path(place),
+        }
+    }
+
+    fn count_sent(&mut self, place: u32) {
+        if let Some(path) = self.paths.get_mut(place) {
+            path.sent += 1;
+        }
+    }
+
+    fn notice_unresolved(&mut self, place: u32, error: SaError) {
+        let Some(path) = self.paths.get_mut(place) else {
+            return;
+        };
+        if !core::mem::replace(&mut path.noticed.unresolved, true) {
+            let notice = Notice::PathFailing(path.address, error);
+            self.notice(notice);
+        }
+    }
+
+    fn notice_too_big(&mut self, place: u32, mtu: usize) {
+        let Some(path) = self.paths.get_mut(place) else {
+            return;
+        };
+        if !core::mem::replace(&mut path.noticed.too_big, true) {
+            let notice = Notice::TooBig(path.address, mtu);
+            self.notice(notice);
+        }
+    }
+
+    /// The MTU of a neighbour: its path may be narrower than the link.
+    pub(super) fn mtu_of_path(&self, state: &PathState) -> usize {
+        state
+            .record()
+            .map_or(self.datagram_mtu, |record| self.mtu_within(record.mtu))
+    }
+}

@@ -1,0 +1,696 @@
+//! An interface with nothing around it: every action is seen, every answer is given by the test.
+//!
+//! [`Bench`] plays the shell through the same [`pump`] as the real ones. Its packets panic when they
+//! are dropped silently, so that every test is a test of ownership as well.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file is a crate and uses a part of it"
+)]
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+use ipoib_rs::action::{
+    Action, AddressVector, GlobalRoute, GroupParameters, GroupRecord, HandleId, JoinRequest, OpId,
+    PathQuery, PathRecord, QueuePairChange, SaCapabilities, SaError, VerbError,
+};
+use ipoib_rs::counters::{Counter, DropReason};
+use ipoib_rs::event::Event;
+use ipoib_rs::ib::{
+    FlowLabel, Gid, IbMtu, Lid, Mgid, Mlid, Partition, Pkey, PkeyIndex, PortAttributes, Qkey, Qpn,
+    RateCode, ServiceLevel,
+};
+use ipoib_rs::interface::{Config, Interface, PortEvent, RingFull};
+use ipoib_rs::limits::Limits;
+use ipoib_rs::packet::{
+    CompletionStatus, DataPath, DatagramSend, Delivery, NoHeadroom, PacketBuf, PacketSink,
+    PostReceiveError, Receive, SendId, ShortPacket,
+};
+use ipoib_rs::pump::{Shell, pump};
+use ipoib_rs::time::Instant;
+use ipoib_rs::wire::{AddressFlags, BroadcastGroup, EtherType, LinkAddress, Scope};
+
+pub const QKEY: Qkey = Qkey(0x0B1B);
+pub const OWN_QPN: Qpn = Qpn::new(0x48).unwrap();
+pub const OWN_GID: Gid = Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0x0002_C903_0000_0001);
+
+/// A packet whose silent end is a failure.
+#[derive(Debug)]
+pub struct Packet {
+    bytes: Vec<u8>,
+    has_headroom: bool,
+    is_ended: bool,
+}
+
+impl Packet {
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Self {
+            bytes: bytes.into(),
+            has_headroom: true,
+            is_ended: false,
+        }
+    }
+
+    pub fn without_headroom(bytes: impl Into<Vec<u8>>) -> Self {
+        Self {
+            bytes: bytes.into(),
+            has_headroom: false,
+            is_ended: false,
+        }
+    }
+
+    /// The end that somebody is responsible for.
+    pub fn end(mut self) -> Vec<u8> {
+        self.is_ended = true;
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl Drop for Packet {
+    fn drop(&mut self) {
+        assert!(
+            self.is_ended || std::thread::panicking(),
+            "a packet was dropped silently"
+        );
+    }
+}
+
+impl PacketBuf for Packet {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), ShortPacket> {
+        let range = offset..offset + out.len();
+        out.copy_from_slice(self.bytes.get(range).ok_or(ShortPacket)?);
+        Ok(())
+    }
+
+    fn prepend(&mut self, bytes: &[u8]) -> Result<(), NoHeadroom> {
+        if !self.has_headroom {
+            return Err(NoHeadroom);
+        }
+        self.bytes.splice(0..0, bytes.iter().copied());
+        Ok(())
+    }
+
+    fn trim_front(&mut self, count: usize) -> Result<(), ShortPacket> {
+        if count > self.bytes.len() {
+            return Err(ShortPacket);
+        }
+        self.bytes.drain(..count);
+        Ok(())
+    }
+}
+
+/// What became of packets.
+#[derive(Debug, Default)]
+pub struct Adapter {
+    pub posted: VecDeque<(DatagramSend, Packet)>,
+    /// Everything that was ever posted: to which handle and queue pair, and the bytes.
+    pub wire: Vec<(DatagramSend, Vec<u8>)>,
+    pub receives_posted: u32,
+    pub delivered: Vec<(Vec<u8>, Delivery)>,
+    pub dropped: Vec<DropReason>,
+    pub too_big: Vec<usize>,
+    pub released: u32,
+    pub refuses_sends: bool,
+    pub refuses_receives: bool,
+    pub refuses_fragments: bool,
+}
+
+impl PacketSink<Packet> for Adapter {
+    fn deliver(&mut self, packet: Packet, delivery: Delivery) {
+        self.delivered.push((packet.end(), delivery));
+    }
+
+    fn drop_packet(&mut self, packet: Packet, reason: DropReason) {
+        packet.end();
+        self.dropped.push(reason);
+    }
+
+    fn release(&mut self, packet: Packet) {
+        packet.end();
+        self.released += 1;
+    }
+
+    fn packet_too_big(&mut self, packet: Packet, mtu: usize) {
+        packet.end();
+        self.too_big.push(mtu);
+    }
+}
+
+impl DataPath<Packet> for &mut Adapter {
+    fn post_send(&mut self, send: DatagramSend, packet: Packet) -> Result<(), Packet> {
+        if self.refuses_sends {
+            return Err(packet);
+        }
+        self.wire.push((send, packet.bytes.clone()));
+        self.posted.push_back((send, packet));
+        Ok(())
+    }
+
+    fn post_receive(&mut self, bytes: usize) -> Result<(), PostReceiveError> {
+        assert!(bytes >= 40 + 2048);
+        if self.refuses_receives {
+            return Err(PostReceiveError);
+        }
+        self.receives_posted += 1;
+        Ok(())
+    }
+
+    fn fragment(
+        &mut self,
+        packet: &Packet,
+        header: &[u8],
+        payload: Range<usize>,
+    ) -> Option<Packet> {
+        if self.refuses_fragments {
+            return None;
+        }
+        Some(Packet::new([header, &packet.bytes[payload]].concat()))
+    }
+}
+
+impl PacketSink<Packet> for &mut Adapter {
+    fn deliver(&mut self, packet: Packet, delivery: Delivery) {
+        (**self).deliver(packet, delivery);
+    }
+
+    fn drop_packet(&mut self, packet: Packet, reason: DropReason) {
+        (**self).drop_packet(packet, reason);
+    }
+
+    fn release(&mut self, packet: Packet) {
+        (**self).release(packet);
+    }
+
+    fn packet_too_big(&mut self, packet: Packet, mtu: usize) {
+        (**self).packet_too_big(packet, mtu);
+    }
+}
+
+/// An interface and the test that plays everything else.
+pub struct Bench {
+    pub interface: Interface<Packet>,
+    pub adapter: Adapter,
+    pub now: Instant,
+    pub port: PortAttributes,
+    /// Actions that were not answered yet.
+    pub actions: VecDeque<Action>,
+    pub events: Vec<Event>,
+    pub deadline: Option<Instant>,
+    /// Address handles that exist.
+    pub handles: Vec<(HandleId, AddressVector)>,
+    /// Groups that the queue pair is attached to.
+    pub attached: Vec<(Mgid, Mlid)>,
+    /// Memberships at the SA, by group and JoinState bit.
+    pub members: Vec<(Mgid, u8)>,
+    pub wakes: u32,
+}
+
+impl Shell for Bench {
+    type Packet = Packet;
+    type DataPath<'a> = &'a mut Adapter;
+
+    fn with_interface<R>(
+        &mut self,
+        feed: impl FnOnce(&mut Interface<Packet>, &mut Self::DataPath<'_>) -> R,
+    ) -> R {
+        let mut adapter = &mut self.adapter;
+        feed(&mut self.interface, &mut adapter)
+    }
+
+    fn release_packets(&mut self) {}
+
+    fn observe(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    fn execute(&mut self, action: Action) {
+        match action {
+            Action::WakeSendQueue => self.wakes += 1,
+            action => self.actions.push_back(action),
+        }
+    }
+
+    fn schedule(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
+    }
+}
+
+pub fn port() -> PortAttributes {
+    PortAttributes {
+        is_active: true,
+        lid: Lid::new(1),
+        gid: OWN_GID,
+        mtu: IbMtu::Mtu2048,
+        partition: Some(Partition {
+            pkey: Pkey::DEFAULT,
+            index: PkeyIndex(0),
+        }),
+    }
+}
+
+/// The address of peer number `n`, without the RC flag.
+pub fn peer(n: u8) -> LinkAddress {
+    let gid = Gid::new(
+        Gid::SUBNET_PREFIX_DEFAULT,
+        0x0002_C903_0000_0100 + u64::from(n),
+    );
+    LinkAddress::new(
+        AddressFlags::empty(),
+        Qpn::new(0x100 + u32::from(n)).unwrap(),
+        gid,
+    )
+}
+
+pub fn group_parameters() -> GroupParameters {
+    GroupParameters {
+        qkey: QKEY,
+        mtu: IbMtu::Mtu2048,
+        rate: RateCode::new(3).unwrap(),
+        sl: ServiceLevel::new(0).unwrap(),
+        packet_life_time: 18,
+        global: GlobalRoute {
+            flow_label: FlowLabel::new(0).unwrap(),
+            hop_limit: 0,
+            traffic_class: 0,
+        },
+    }
+}
+
+/// A minimal IPv4 packet of `len` bytes: no options, protocol UDP.
+pub fn ipv4(len: usize, dont_fragment: bool) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
+    bytes[..20].fill(0);
+    bytes[0] = 0x45;
+    bytes[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+    bytes[4..6].copy_from_slice(&0x1234u16.to_be_bytes());
+    bytes[6] = if dont_fragment { 0x40 } else { 0 };
+    bytes[8] = 64;
+    bytes[9] = 17;
+    bytes[12..16].copy_from_slice(&[10, 0, 0, 1]);
+    bytes[16..20].copy_from_slice(&[10, 0, 0, 2]);
+    bytes
+}
+
+impl Bench {
+    /// Attached, administratively down.
+    pub fn new(port: PortAttributes, limits: Limits) -> Self {
+        let scope = Scope::LINK_LOCAL;
+        let config = Config {
+            qpn: OWN_QPN,
+            port,
+            scope,
+            seed: 1,
+            limits,
+        };
+        Self {
+            interface: Interface::attach(config).unwrap(),
+            adapter: Adapter::default(),
+            now: Instant::from_millis(1),
+            port,
+            actions: VecDeque::new(),
+            events: Vec::new(),
+            deadline: None,
+            handles: Vec::new(),
+            attached: Vec::new(),
+            members: Vec::new(),
+            wakes: 0,
+        }
+    }
+
+    /// Up, with carrier, with the default limits.
+    pub fn joined() -> Self {
+        Self::joined_with(Limits::DEFAULT)
+    }
+
+    pub fn joined_with(limits: Limits) -> Self {
+        let mut bench = Self::new(port(), limits);
+        bench.admin_up();
+        bench.answer_all();
+        assert!(
+            bench.interface.is_link_up(),
+            "{}",
+            bench.interface.state_name()
+        );
+        bench
+    }
+
+    pub fn admin_up(&mut self) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_admin_up(now, adapter)
+        });
+    }
+
+    pub fn admin_down(&mut self) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_admin_down(now, adapter)
+        });
+    }
+
+    pub fn detach(&mut self) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_detach(now, adapter)
+        });
+    }
+
+    /// Changes the port and reports it.
+    pub fn port_event(&mut self, event: PortEvent, change: impl FnOnce(&mut PortAttributes)) {
+        change(&mut self.port);
+        let (now, port) = (self.now, self.port);
+        pump(self, |interface, adapter| {
+            interface.handle_port_event(now, event, &port, adapter)
+        });
+    }
+
+    pub fn listen(&mut self, list: &[&[u8]]) {
+        let now = self.now;
+        let list: Vec<&[u8]> = list.to_vec();
+        pump(self, |interface, adapter| {
+            interface.handle_multicast_list(now, list.iter().copied(), adapter);
+        });
+    }
+
+    /// Sends; returns the packet's bytes if the ring was full.
+    pub fn send(
+        &mut self,
+        to: &LinkAddress,
+        protocol: EtherType,
+        bytes: impl Into<Vec<u8>>,
+    ) -> Result<(), Vec<u8>> {
+        let (now, packet) = (self.now, Packet::new(bytes));
+        let outcome = pump(self, |interface, adapter| {
+            interface.handle_transmit(now, to, protocol, packet, adapter)
+        });
+        outcome.map_err(|RingFull(packet)| packet.end())
+    }
+
+    /// Completes the oldest posted send.
+    pub fn complete(&mut self, status: CompletionStatus) {
+        let (send, packet) = self
+            .adapter
+            .posted
+            .pop_front()
+            .expect("something is posted");
+        packet.end();
+        self.complete_id(send.id, status);
+    }
+
+    pub fn complete_id(&mut self, id: SendId, status: CompletionStatus) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_send_completion(now, id, status, adapter);
+        });
+    }
+
+    pub fn complete_all(&mut self) {
+        while !self.adapter.posted.is_empty() {
+            self.complete(CompletionStatus::Success);
+        }
+    }
+
+    pub fn receive(&mut self, receive: Receive<Packet>) {
+        let now = self.now;
+        self.adapter.receives_posted -= 1;
+        pump(self, |interface, adapter| {
+            interface.handle_receive(now, receive, adapter)
+        });
+    }
+
+    pub fn receive_failed(&mut self, status: CompletionStatus) {
+        let now = self.now;
+        self.adapter.receives_posted -= 1;
+        pump(self, |interface, adapter| {
+            interface.handle_receive_failed(now, status, adapter)
+        });
+    }
+
+    /// Lets time pass, with every deadline on the way.
+    pub fn pass(&mut self, span: Duration) {
+        let end = self.now + span;
+        while let Some(deadline) = self.deadline.filter(|&at| at <= end) {
+            self.now = self.now.max(deadline);
+            let now = self.now;
+            pump(self, |interface, adapter| {
+                interface.handle_timeout(now, adapter)
+            });
+            assert!(
+                self.deadline.is_none_or(|next| next > now),
+                "a timer that fires for ever"
+            );
+        }
+        self.now = end;
+    }
+
+    /// Answers everything, for as long as answers lead to actions, as a fabric in order does.
+    pub fn answer_all(&mut self) {
+        for _ in 0..10_000 {
+            let Some(action) = self.actions.pop_front() else {
+                return;
+            };
+            self.answer(action);
+        }
+        panic!("actions never end");
+    }
+
+    /// Answers the actions for which `is_it` says so, and leaves the others.
+    pub fn answer_where(&mut self, is_it: impl Fn(&Action) -> bool) {
+        while let Some(at) = self.actions.iter().position(&is_it) {
+            let action = self.actions.remove(at).unwrap();
+            self.answer(action);
+        }
+    }
+
+    /// Answers one action with success.
+    pub fn answer(&mut self, action: Action) {
+        match action {
+            Action::AttachGroup { op, mgid, mlid } => {
+                assert!(!self.attached.contains(&(mgid, mlid)), "attached twice");
+                self.attached.push((mgid, mlid));
+                self.verb(op, Ok(()));
+            }
+            Action::DetachGroup { op, mgid, mlid } => {
+                let before = self.attached.len();
+                self.attached.retain(|&one| one != (mgid, mlid));
+                assert_eq!(
+                    self.attached.len() + 1,
+                    before,
+                    "detached what was not attached"
+                );
+                self.verb(op, Ok(()));
+            }
+            Action::CreateAddressHandle {
+                op,
+                handle,
+                address,
+            } => {
+                assert!(
+                    self.handles.iter().all(|(one, _)| *one != handle),
+                    "created twice"
+                );
+                self.handles.push((handle, address));
+                self.verb(op, Ok(()));
+            }
+            Action::DestroyAddressHandle { op, handle } => {
+                let is_used = self
+                    .adapter
+                    .posted
+                    .iter()
+                    .any(|(send, _)| send.handle == handle);
+                assert!(!is_used, "destroyed under a posted send");
+                self.handles.retain(|(one, _)| *one != handle);
+                self.verb(op, Ok(()));
+            }
+            Action::ModifyQueuePair { op, change } => self.modify(op, change),
+            Action::JoinGroup { op, request } => {
+                self.join_answer(op, Ok(record_of(&request)));
+                self.members
+                    .push((request.mgid, request.membership.join_state()));
+            }
+            Action::LeaveGroup {
+                op,
+                mgid,
+                membership,
+                ..
+            } => {
+                self.members
+                    .retain(|&one| one != (mgid, membership.join_state()));
+                self.leave_answer(op, Ok(()));
+            }
+            Action::QueryPath { op, query } => self.path_answer(op, Ok(path_to(&query))),
+            Action::QuerySaCapabilities { op } => {
+                self.capabilities(
+                    op,
+                    SaCapabilities {
+                        send_only_full_member: true,
+                    },
+                );
+            }
+            Action::CancelQuery { .. } | Action::WakeSendQueue => {}
+        }
+    }
+
+    fn modify(&mut self, op: OpId, change: QueuePairChange) {
+        self.verb(op, Ok(()));
+        match change {
+            QueuePairChange::Error => {
+                while !self.adapter.posted.is_empty() {
+                    self.complete(CompletionStatus::Flushed);
+                }
+                while self.adapter.receives_posted > 0 {
+                    self.receive_failed(CompletionStatus::Flushed);
+                }
+            }
+            QueuePairChange::Reset
+            | QueuePairChange::ReadyToSend { .. }
+            | QueuePairChange::SetQkey { .. } => {}
+        }
+    }
+
+    pub fn verb(&mut self, op: OpId, result: Result<(), VerbError>) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_verb_result(now, op, result, adapter)
+        });
+    }
+
+    pub fn join_answer(&mut self, op: OpId, answer: Result<GroupRecord, SaError>) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_join_answer(now, op, answer, adapter)
+        });
+    }
+
+    pub fn leave_answer(&mut self, op: OpId, answer: Result<(), SaError>) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_leave_answer(now, op, answer, adapter)
+        });
+    }
+
+    pub fn path_answer(&mut self, op: OpId, answer: Result<PathRecord, SaError>) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_path_answer(now, op, answer, adapter)
+        });
+    }
+
+    pub fn capabilities(&mut self, op: OpId, capabilities: SaCapabilities) {
+        pump(self, |interface, _| {
+            interface.handle_sa_capabilities(op, Ok(capabilities))
+        });
+    }
+
+    /// Takes the one action that waits, which must be a path query.
+    pub fn take_query(&mut self) -> (OpId, PathQuery) {
+        let at = self
+            .actions
+            .iter()
+            .position(|action| matches!(action, Action::QueryPath { .. }));
+        match self.actions.remove(at.expect("a path query is waiting")) {
+            Some(Action::QueryPath { op, query }) => (op, query),
+            _ => unreachable!(),
+        }
+    }
+
+    /// Takes the first join that waits.
+    pub fn take_join(&mut self) -> (OpId, JoinRequest) {
+        let at = self
+            .actions
+            .iter()
+            .position(|action| matches!(action, Action::JoinGroup { .. }));
+        match self.actions.remove(at.expect("a join is waiting")) {
+            Some(Action::JoinGroup { op, request }) => (op, request),
+            _ => unreachable!(),
+        }
+    }
+
+    pub fn joins_waiting(&self) -> usize {
+        self.actions
+            .iter()
+            .filter(|action| matches!(action, Action::JoinGroup { .. }))
+            .count()
+    }
+
+    pub fn queries_waiting(&self) -> usize {
+        self.actions
+            .iter()
+            .filter(|action| matches!(action, Action::QueryPath { .. }))
+            .count()
+    }
+
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.interface.counters()[counter]
+    }
+
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        let counted = self.interface.counters()[reason];
+        let seen = self
+            .adapter
+            .dropped
+            .iter()
+            .filter(|&&one| one == reason)
+            .count() as u64;
+        // A packet that was reported as too big ends with the report.
+        let reported = match reason {
+            DropReason::TooBigReported => self.adapter.too_big.len() as u64,
+            _ => 0,
+        };
+        assert_eq!(counted, seen + reported, "{}", reason.name());
+        counted
+    }
+
+    /// Detaches, answers everything, and asserts that nothing is left anywhere.
+    pub fn finish(mut self) {
+        self.detach();
+        self.answer_all();
+        self.pass(Duration::from_secs(60));
+        self.answer_all();
+        assert_eq!(self.interface.state_name(), "detached");
+        assert_eq!(self.events.last(), Some(&Event::Detached));
+        assert!(self.handles.is_empty() && self.attached.is_empty() && self.members.is_empty());
+        assert!(self.adapter.posted.is_empty() && self.deadline.is_none());
+        assert_eq!(self.interface.packets_queued(), 0);
+    }
+}
+
+/// The SA's answer to a join of a group like the broadcast group; the MLID follows from the MGID.
+pub fn record_of(request: &JoinRequest) -> GroupRecord {
+    let low = u16::from_be_bytes([request.mgid.gid().0[14], request.mgid.gid().0[15]]);
+    GroupRecord {
+        mgid: request.mgid,
+        mlid: Mlid::new(0xC000 | low & 0x0FFF).unwrap(),
+        pkey: request.pkey,
+        parameters: request.create.unwrap_or_else(group_parameters),
+    }
+}
+
+/// The SA's answer to a path query; the LID follows from the GID.
+pub fn path_to(query: &PathQuery) -> PathRecord {
+    PathRecord {
+        destination: query.destination,
+        lid: Lid::new(query.destination.guid() as u16 & 0x0FFF).unwrap(),
+        sl: ServiceLevel::new(0).unwrap(),
+        mtu: IbMtu::Mtu2048,
+        rate: RateCode::new(3).unwrap(),
+        global: None,
+    }
+}
+
+/// The group that carries an IP multicast group in the default partition.
+pub fn group(address: &str) -> Mgid {
+    let broadcast = BroadcastGroup::new(Scope::LINK_LOCAL, Pkey::DEFAULT);
+    broadcast.mgid_of(address.parse().unwrap()).unwrap()
+}
+
+pub fn broadcast() -> LinkAddress {
+    LinkAddress::multicast(BroadcastGroup::new(Scope::LINK_LOCAL, Pkey::DEFAULT).mgid())
+}
