@@ -1,9 +1,15 @@
 //! A packet in transit as the bytes that would be on the wire: LRH, GRH, BTH, DETH, payload, padding,
-//! ICRC, VCRC (IBA 5.2).
+//! ICRC, VCRC (IBA 5.2); and as a record of a capture file.
+//!
+//! Capture files have a link-layer header type for packets that begin with an LRH, 247, but Wireshark
+//! up to 4.0 cannot read it. What it reads is the Extensible Record Format, which puts 16 bytes in
+//! front of the packet.
 
+use ipoib_rs::time::Instant;
 use ipoib_rs::wire::GRH_BYTES;
-use zerocopy::IntoBytes;
+use zerocopy::byteorder::little_endian;
 use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::crc;
 use crate::transit::{Header, Transit};
@@ -12,10 +18,62 @@ use crate::wire::{
     TRANSPORT_BYTES, VCRC_BYTES, packet_bytes, pad_bytes,
 };
 
-/// The link-layer header type of capture files whose packets begin with an LRH.
-pub const LINKTYPE_INFINIBAND: u32 = 247;
+/// The link-layer header type of a capture file made of records.
+pub const LINKTYPE_ERF: u32 = 197;
 /// The longest packet: the largest MTU and all headers (IBA 7.7.8).
 pub const PACKET_BYTES_MAX: usize = 4096 + 128;
+/// The longest record.
+pub const RECORD_BYTES_MAX: usize = size_of::<ErfHeader>() + PACKET_BYTES_MAX;
+
+/// The header of a record in the Extensible Record Format.
+#[derive(Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ErfHeader {
+    /// Seconds (32 bits) and their fraction (32 bits), unlike all else with the low byte first.
+    timestamp: little_endian::U64,
+    record_type: u8,
+    flags: u8,
+    /// With this header.
+    record_bytes: U16,
+    loss_count: U16,
+    /// Without it.
+    wire_bytes: U16,
+}
+
+const _: () = assert!(size_of::<ErfHeader>() == 16);
+
+const ERF_INFINIBAND: u8 = 21;
+const ERF_FLAG_VARYING_LENGTH: u8 = 1 << 2;
+
+/// Writes a packet as a record of a capture file to the front of `out`. Its length, or `None` if
+/// `out` is shorter than that; [`RECORD_BYTES_MAX`] bytes are always enough. The epoch of `now` is
+/// taken to be that of Unix.
+pub fn encode_record(transit: &Transit, now: Instant, out: &mut [u8]) -> Option<usize> {
+    let (header, packet) = out.split_at_mut_checked(size_of::<ErfHeader>())?;
+    let packet_len = encode(transit, packet)?;
+    let record_len = size_of::<ErfHeader>() + packet_len;
+    let erf = ErfHeader {
+        timestamp: little_endian::U64::new(erf_timestamp(now)),
+        record_type: ERF_INFINIBAND,
+        flags: ERF_FLAG_VARYING_LENGTH,
+        record_bytes: U16::new(record_len as u16),
+        loss_count: U16::ZERO,
+        wire_bytes: U16::new(packet_len as u16),
+    };
+    header.copy_from_slice(erf.as_bytes());
+    Some(record_len)
+}
+
+fn erf_timestamp(now: Instant) -> u64 {
+    const NANOS_PER_SECOND: u64 = 1_000_000_000;
+    let (seconds, nanos) = (
+        now.as_nanos() / NANOS_PER_SECOND,
+        now.as_nanos() % NANOS_PER_SECOND,
+    );
+    // Rounded up, so that the nanoseconds come back when a reader rounds down.
+    let fraction = (nanos << 32).div_ceil(NANOS_PER_SECOND);
+    (seconds << 32) + fraction
+}
 
 /// Writes a packet to the front of `out`. Its length, or `None` if `out` is shorter than that;
 /// [`PACKET_BYTES_MAX`] bytes are always enough.

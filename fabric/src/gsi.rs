@@ -7,27 +7,19 @@ use ipoib_rs::action::AddressVector;
 use ipoib_rs::ib::{Lid, Pkey, PkeyIndex, Qkey, Qpn, RateCode, ServiceLevel};
 use ipoib_rs::packet::PacketBuf;
 use ipoib_rs::wire::GRH_BYTES;
+use zerocopy::FromBytes;
 
 use crate::address::AhId;
 use crate::cq::{Arrival, CqId, Outcome};
+use crate::mad::{MAD_BYTES, METHOD_RESPONSE, MadHeader};
 use crate::port::PortId;
 use crate::qp::{QpChange, QpConfig, QpId, QpType, ReceiveRequest, SendRequest};
 use crate::{CreateError, Fabric};
-
-/// The length of a management datagram (IBA 13.4.2).
-pub const MAD_BYTES: usize = 256;
 
 /// Sends and receives that QP1 may have posted.
 const QUEUE_LEN: u32 = 64;
 /// Datagrams that wait for an agent to poll them.
 const AGENT_QUEUE_LEN: usize = 64;
-/// Where the TransactionID is (IBA 13.4.3).
-const TRANSACTION: core::ops::Range<usize> = 8..16;
-const CLASS: usize = 1;
-const METHOD: usize = 3;
-/// The bit of a method that makes it a response (IBA 13.4.5).
-const METHOD_RESPONSE: u8 = 0x80;
-
 /// The management datagrams of a port.
 #[derive(Debug)]
 pub struct Gsi {
@@ -336,11 +328,14 @@ impl Gsi {
             self.counters.malformed += 1;
             return;
         }
-        let mut transaction = [0; 8];
-        transaction.copy_from_slice(&bytes[TRANSACTION]);
-        let sender = (u64::from_be_bytes(transaction) >> 32) as u32;
-        let is_response = bytes[METHOD] & METHOD_RESPONSE != 0;
-        let class = bytes[CLASS];
+        let Ok((header, _)) = MadHeader::ref_from_prefix(&bytes) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        // IBA 13.4.6.4: a response carries the TransactionID of its request.
+        let sender = (header.transaction.get() >> 32) as u32;
+        let is_response = header.method & METHOD_RESPONSE != 0;
+        let class = header.class;
         let agent = self.agents.iter_mut().find(|agent| {
             if is_response {
                 agent.id.value() == sender

@@ -29,6 +29,7 @@ pub mod qp;
 pub mod sa;
 mod slab;
 pub mod sm;
+pub mod subnet;
 pub mod switch;
 pub mod transit;
 pub mod wire;

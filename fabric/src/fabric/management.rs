@@ -228,8 +228,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// Tells a port where the subnet manager is. Reports [`PortEvent::SmChanged`] if that is
-    /// elsewhere.
+    /// Tells a port where the subnet manager is. No event: another manager on the same port is news
+    /// as well, so whoever knows dispatches [`PortEvent::SmChanged`].
     ///
     /// # Errors
     ///
@@ -239,11 +239,7 @@ impl Fabric {
             .ports
             .get_mut(id.index())
             .ok_or(ManagementError::Unknown)?;
-        if port.sm != sm {
-            port.sm = sm;
-            self.outlet
-                .report(AsyncEvent::Port(id, PortEvent::SmChanged));
-        }
+        port.sm = sm;
         Ok(())
     }
 

@@ -1,6 +1,8 @@
-//! The verbs, from one queue pair to another.
+//! The fabric as its users see it: verbs, multicast, management, captures.
 
+mod captures;
 mod datagram;
 mod hosts;
+mod management;
 mod multicast;
 mod queues;
