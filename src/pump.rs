@@ -19,9 +19,7 @@ pub trait Shell {
     /// The packets of this world.
     type Packet: PacketBuf;
     /// The queues of the adapter, while the interface is locked.
-    type DataPath<'a>: DataPath<Self::Packet>
-    where
-        Self: 'a;
+    type DataPath<'a>: DataPath<Self::Packet>;
 
     /// Runs `feed` with the interface locked.
     fn with_interface<R>(

@@ -7,7 +7,8 @@
 //!
 //! Reading order: [`packet`] (who owns what), [`Fabric`], [`qp`] and [`cq`] (verbs), [`transit`] (a
 //! packet between two ports), [`gsi`] (management datagrams), [`mad`], [`sa`] and [`sm`]
-//! (subnet administration), [`capture`] (real bytes).
+//! (subnet administration), [`subnet`] and [`node`] (the two users of all this), [`capture`] (real
+//! bytes).
 
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ mod fabric;
 pub mod gsi;
 pub mod hca;
 pub mod mad;
+pub mod node;
 mod outlet;
 pub mod packet;
 pub mod port;
