@@ -38,15 +38,13 @@ impl Version {
 
 /// The pings of all lanes.
 #[derive(Debug, Default)]
-pub struct Pings {
+pub(super) struct Pings {
     lanes: BTreeMap<Lane, LaneRecord>,
 }
 
 #[derive(Debug, Default)]
 struct LaneRecord {
     sequence_next: u16,
-    sent: u64,
-    answered: u64,
     /// Answered since [`Pings::start_over`].
     answered_lately: u64,
     /// Sequence numbers below were used before [`Pings::start_over`].
@@ -55,23 +53,21 @@ struct LaneRecord {
 
 impl Pings {
     /// Notes a ping and returns its identifier and sequence number.
-    pub fn send(&mut self, lane: Lane) -> (u16, u16) {
+    pub(super) fn send(&mut self, lane: Lane) -> (u16, u16) {
         let record = self.lanes.entry(lane).or_default();
         let sequence = record.sequence_next;
         record.sequence_next = sequence.wrapping_add(1);
-        record.sent += 1;
         (identifier(lane), sequence)
     }
 
     /// Notes an answer that reached a station. False if nobody there asked.
-    pub fn receive(&mut self, at: usize, (identifier, sequence): (u16, u16)) -> bool {
+    pub(super) fn receive(&mut self, at: usize, (identifier, sequence): (u16, u16)) -> bool {
         let Some(lane) = lane_of(identifier).filter(|lane| lane.from == at) else {
             return false;
         };
         let Some(record) = self.lanes.get_mut(&lane) else {
             return false;
         };
-        record.answered += 1;
         let age = record.sequence_next.wrapping_sub(sequence);
         if age <= record.sequence_next.wrapping_sub(record.sequence_first) {
             record.answered_lately += 1;
@@ -80,7 +76,7 @@ impl Pings {
     }
 
     /// From now on only answers to later pings count as late ones.
-    pub fn start_over(&mut self) {
+    pub(super) fn start_over(&mut self) {
         for record in self.lanes.values_mut() {
             record.answered_lately = 0;
             record.sequence_first = record.sequence_next;
@@ -88,25 +84,19 @@ impl Pings {
     }
 
     /// Answers since [`Self::start_over`] to pings since then.
-    pub fn answered_lately(&self, lane: Lane) -> u64 {
+    pub(super) fn answered_lately(&self, lane: Lane) -> u64 {
         self.lanes
             .get(&lane)
             .map_or(0, |record| record.answered_lately)
-    }
-
-    /// Pings sent and answers received, over all lanes. A duplicated packet is answered twice.
-    pub fn totals(&self) -> (u64, u64) {
-        let sum = |(sent, answered), record: &LaneRecord| {
-            (sent + record.sent, answered + record.answered)
-        };
-        self.lanes.values().fold((0, 0), sum)
     }
 }
 
 const STATION_BITS: u32 = 6;
 
 fn identifier(lane: Lane) -> u16 {
-    (lane.version as u16) << (2 * STATION_BITS) | (lane.from as u16) << STATION_BITS | lane.to as u16
+    (lane.version as u16) << (2 * STATION_BITS)
+        | (lane.from as u16) << STATION_BITS
+        | lane.to as u16
 }
 
 fn lane_of(identifier: u16) -> Option<Lane> {
@@ -139,7 +129,6 @@ mod tests {
         let ping = pings.send(LANE);
         assert!(!pings.receive(2, ping), "another station did not ask");
         assert!(pings.receive(1, ping));
-        assert_eq!(pings.totals(), (1, 1));
         assert_eq!(pings.answered_lately(LANE), 1);
     }
 
