@@ -169,7 +169,7 @@ pub struct PathRecord {
     pub mtu: IbMtu,
     /// The static rate of the path.
     pub rate: RateCode,
-    /// Set if packets need a GRH: the destination is beyond a router (hop limit above 0).
+    /// Set if packets need a GRH: the destination is beyond a router (hop limit above 1).
     pub global: Option<GlobalRoute>,
 }
 
@@ -252,7 +252,7 @@ pub struct GroupRecord {
 /// What the SA can do beyond the base (ClassPortInfo, IBA 15.2.5.1).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SaCapabilities {
-    /// IsSendOnlyFullMemberSupported, CapabilityMask2 bit 4.
+    /// IsSendOnlyFullMemberSupported, CapabilityMask2 bit 12.
     pub send_only_full_member: bool,
 }
 

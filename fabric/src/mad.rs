@@ -1,8 +1,8 @@
 //! Management datagrams of subnet administration: bytes (IBA 13.4, 15.2).
 //!
 //! Every MAD is 256 bytes. [`parse`] checks what must hold of any MAD for the SA; what a method and
-//! attribute mean is left to [`crate::sa`] and [`crate::sm`]. Reserved fields are sent as zero and not
-//! looked at on receipt (IBA 13.4.2).
+//! attribute mean is left to [`crate::sa`] and [`crate::sm`]. Reserved fields are sent as zero and
+//! not looked at on receipt (IBA 13.4.2).
 
 mod member;
 mod path;
@@ -205,7 +205,8 @@ const_assert_eq!(offset_of!(MadHeader, transaction), 8);
 const_assert_eq!(offset_of!(MadHeader, attribute), 16);
 const_assert_eq!(offset_of!(MadHeader, modifier), 20);
 
-/// The header of the reliable multi-packet protocol (IBA 13.6.2.1), inactive in all that is sent here.
+/// The header of the reliable multi-packet protocol (IBA 13.6.2.1), inactive in all that is sent
+/// here.
 #[derive(
     Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned,
 )]

@@ -6,8 +6,8 @@
 //! nothing.
 //!
 //! A request is sent once. The client does not repeat it: the core that asks has a back-off of its
-//! own for every object, and a second layer of repetition below would multiply the load on an SA that
-//! is already slow to answer.
+//! own for every object, and a second layer of repetition below would multiply the load on an SA
+//! that is already slow to answer.
 
 use alloc::collections::{TryReserveError, VecDeque};
 use core::time::Duration;
@@ -101,7 +101,8 @@ pub struct ClientCounters {
 
 impl<T: Copy + Eq> Client<T> {
     /// Makes a client that can have `requests_max` requests under way. `agent` must differ between
-    /// the clients of a port. Fails if there is no memory for the table; later it allocates nothing.
+    /// the clients of a port. Fails if there is no memory for the table; later it allocates
+    /// nothing.
     pub fn new(agent: u32, requests_max: usize) -> Result<Self, TryReserveError> {
         let mut outstanding = VecDeque::new();
         outstanding.try_reserve_exact(requests_max)?;
@@ -231,8 +232,8 @@ impl<T: Copy + Eq> Client<T> {
         self.outstanding.front().map(|oldest| oldest.deadline)
     }
 
-    /// Gives up the oldest request whose time is over. Call it until it yields nothing. Calls at any
-    /// other time do nothing.
+    /// Gives up the oldest request whose time is over. Call it until it yields nothing. Calls at
+    /// any other time do nothing.
     pub fn handle_timeout(&mut self, now: Instant) -> Option<(T, Answer)> {
         if self.poll_timeout()? > now {
             return None;
@@ -384,3 +385,6 @@ impl Answer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,16 @@
 //! The subnet manager and administrator.
 //!
-//! Sans-IO: it is told which ports there are and which have a link, it answers the MADs that arrive at
-//! its port, and it says in [`Command`]s what adapters and the switch must carry out. It reads no
-//! clock. The calling order is: any input, then [`SubnetManager::poll_command`] until it yields
+//! Sans-IO: it is told which ports there are and which have a link, it answers the MADs that arrive
+//! at its port, and it says in [`Command`]s what adapters and the switch must carry out. It reads
+//! no clock. The calling order is: any input, then [`SubnetManager::poll_command`] until it yields
 //! nothing. Commands are in the order in which they must be carried out: a state is changed before
 //! the event that announces it.
 //!
 //! `P` is how the owner calls a port. All tables are reserved when the manager is made and when a
 //! partition is added; a table that is full refuses.
 //!
-//! Simplified against a real manager: one subnet, one path between two ports, no SMPs (it sets ports
-//! by command), no trusted requests (SM_Key 0), no proxy joins, no traps.
+//! Simplified against a real manager: one subnet, one path between two ports, no SMPs (it sets
+//! ports by command), no trusted requests (SM_Key 0), no proxy joins, no traps.
 
 mod counters;
 mod fault;
@@ -32,6 +32,7 @@ use core::fmt;
 use ipoib_rs::action::{GlobalRoute, GroupParameters, GroupRecord, SaCapabilities, SaRefusal};
 use ipoib_rs::ib::{IbMtu, Lid, Mgid, Mlid, Pkey, Qkey, RateCode, ServiceLevel};
 use ipoib_rs::interface::PortEvent;
+use ipoib_rs::wire::{BroadcastGroup, Scope};
 
 use crate::mad::JoinState;
 use fault::Faults;
@@ -259,8 +260,9 @@ impl<P: Copy + Ord> SubnetManager<P> {
         self.ports.find(self.own).map_or(Lid::MAX, |own| own.lid)
     }
 
-    /// Makes a port known, without a link, or changes what is known of one. Yields its LID, which stays
-    /// the same until it is moved. A port whose GID changes is no member of any group any more.
+    /// Makes a port known, without a link, or changes what is known of one. Yields its LID, which
+    /// stays the same until it is moved. A port whose GID changes is no member of any group any
+    /// more.
     pub fn configure_port(&mut self, port: P, config: PortConfig) -> Result<Lid, SmError> {
         if config.gid.is_multicast() {
             return Err(SmError::MulticastGid);
@@ -296,16 +298,16 @@ impl<P: Copy + Ord> SubnetManager<P> {
         Ok(())
     }
 
-    /// Gives a port the next LID that nobody has. The freed one may be next in line for another port,
-    /// as on a real fabric.
+    /// Gives a port the next LID that nobody has. The freed one may be next in line for another
+    /// port, as on a real fabric.
     pub fn move_lid(&mut self, port: P) -> Result<Lid, SmError> {
         let lid = self.ports.free_lid().ok_or(SmError::LidsExhausted)?;
         self.assign_lid(port, lid)?;
         Ok(lid)
     }
 
-    /// Gives a port a LID of the caller's choice. If it is the manager's own port, every port learns
-    /// where the manager is now.
+    /// Gives a port a LID of the caller's choice. If it is the manager's own port, every port
+    /// learns where the manager is now.
     pub fn assign_lid(&mut self, port: P, lid: Lid) -> Result<(), SmError> {
         let link = self.ports.assign_lid(port, lid)?;
         if link == LinkState::Active {
@@ -381,8 +383,18 @@ impl<P: Copy + Ord> SubnetManager<P> {
         }
     }
 
-    /// Creates a group that stays without members, as an admin would configure it in advance: the
-    /// broadcast group of a partition, `FF1s:401B:<P_Key>::FFFF:FFFF`, above all.
+    /// Makes the broadcast group of a partition (RFC 4391 5): with it the partition carries IPoIB.
+    pub fn create_broadcast_group(
+        &mut self,
+        scope: Scope,
+        pkey: Pkey,
+        parameters: GroupParameters,
+    ) -> Result<Mlid, SmError> {
+        let mgid = BroadcastGroup::new(scope, pkey).mgid();
+        self.create_group(mgid, pkey, parameters)
+    }
+
+    /// Makes a group that stays without members, as an admin would configure it in advance.
     pub fn create_group(
         &mut self,
         mgid: Mgid,
@@ -401,8 +413,8 @@ impl<P: Copy + Ord> SubnetManager<P> {
         Ok(record.mlid)
     }
 
-    /// Another manager takes over that knows the configuration but no members: groups vanish, except
-    /// those that were configured, and every port is asked to register again.
+    /// Another manager takes over that knows the configuration but no members: groups vanish,
+    /// except those that were configured, and every port is asked to register again.
     pub fn restart(&mut self) {
         let sm_lid = self.sm_lid();
         while let Some((mgid, port)) = self.groups.last_member() {
@@ -524,3 +536,6 @@ impl<P: Copy + Ord> SubnetManager<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -223,8 +223,12 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     /// Sends packets that waited for room in the ring, before the network stack is asked for more.
+    /// Each object has one turn: one that needs more room than there is goes to the end again.
     fn drain_backlog(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
-        while self.sends.vacant() > 0 {
+        for _ in 0..self.backlog.len() {
+            if self.sends.vacant() == 0 {
+                return;
+            }
             let Some(number) = self.backlog.pop() else {
                 return;
             };

@@ -57,6 +57,10 @@ impl WorkQueue {
         self.len == 0
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     fn wrap(&self, at: usize) -> usize {
         if at >= self.ring.len() {
             at - self.ring.len()

@@ -365,6 +365,10 @@ impl Bench {
     /// Changes the port and reports it.
     pub fn port_event(&mut self, event: PortEvent, change: impl FnOnce(&mut PortAttributes)) {
         change(&mut self.port);
+        if !self.port.is_active {
+            // The subnet manager drops the members of a port that is down.
+            self.members.clear();
+        }
         let (now, port) = (self.now, self.port);
         pump(self, |interface, adapter| {
             interface.handle_port_event(now, event, &port, adapter)
@@ -656,7 +660,10 @@ impl Bench {
         self.answer_all();
         assert_eq!(self.interface.state_name(), "detached");
         assert_eq!(self.events.last(), Some(&Event::Detached));
-        assert!(self.handles.is_empty() && self.attached.is_empty() && self.members.is_empty());
+        assert_eq!(
+            (self.handles, self.attached, self.members),
+            (vec![], vec![], vec![])
+        );
         assert!(self.adapter.posted.is_empty() && self.deadline.is_none());
         assert_eq!(self.interface.packets_queued(), 0);
     }

@@ -160,7 +160,8 @@ impl PathRecordWire {
         }
     }
 
-    /// What the core needs of an answer; `None` if the LID is not a unicast one or the MTU reserved.
+    /// What the core needs of an answer; `None` if the LID is not a unicast one or the MTU
+    /// reserved.
     pub fn record(&self) -> Option<PathRecord> {
         Some(PathRecord {
             destination: self.destination,
@@ -168,8 +169,8 @@ impl PathRecordWire {
             sl: self.service_level(),
             mtu: IbMtu::from_code(Selector::unpack(self.mtu).1)?,
             rate: RateCode::new(Selector::unpack(self.rate).1)?,
-            // IBA 8.3.6: a router takes one hop off and drops what arrives with 1 or less, so a limit
-            // of 1 cannot mean a path beyond a router.
+            // IBA 8.3.6: a router takes one hop off and drops what arrives with 1 or less, so a
+            // limit of 1 cannot mean a path beyond a router.
             global: (self.hop_limit() > 1).then(|| GlobalRoute {
                 flow_label: self.flow_label(),
                 hop_limit: self.hop_limit(),

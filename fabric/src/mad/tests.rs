@@ -363,7 +363,7 @@ proptest! {
     }
 
     #[test]
-    fn records_take_any_bytes(bytes in proptest::array::uniform32(any::<u8>()), tail in any::<[u8; 32]>()) {
+    fn records_take_any_bytes(bytes in any::<[u8; 32]>(), tail in any::<[u8; 32]>()) {
         let mut mad = SaMad::request(Method::Get, Attribute::PathRecord, 7, 0, &[0u8; 0]);
         mad.data[..32].copy_from_slice(&bytes);
         mad.data[32..64].copy_from_slice(&tail);
@@ -379,8 +379,9 @@ proptest! {
     }
 }
 
-/// A capture file with UD packets between QP1s. tshark 4.0 does not know link type 247 (InfiniBand with
-/// LRH), so that each packet is wrapped in an ERF record of type 21 (InfiniBand), link type 197.
+/// A capture file with UD packets between QP1s. tshark 4.0 does not know link type 247 (InfiniBand
+/// with LRH), so that each packet is wrapped in an ERF record of type 21 (InfiniBand), link type
+/// 197.
 fn capture(mads: &[[u8; MAD_BYTES]]) -> Vec<u8> {
     const LINK_TYPE_ERF: u32 = 197;
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect();
@@ -393,7 +394,8 @@ fn capture(mads: &[[u8; MAD_BYTES]]) -> Vec<u8> {
         packet.extend_from_slice(&[0x80, 0x01, 0, 0, 0, 0, 0, 1]);
         packet.extend_from_slice(mad);
         packet.extend_from_slice(&[0; 6]);
-        // Timestamp 0; type 21, varying length, length of the record; nothing lost, length of the packet.
+        // Timestamp 0; type 21, varying length, length of the record; nothing lost, length of the
+        // packet.
         let (len, erf_len) = (packet.len() as u32, packet.len() as u32 + 16);
         file.extend::<Vec<u8>>(words(&[0, 0, erf_len, erf_len]));
         file.extend::<Vec<u8>>(words(&[0, 0, 0x1504_0000 | erf_len, len]));

@@ -2,8 +2,8 @@
 
 use crate::mad::{Attribute, Method};
 
-/// What a subnet manager did. A request is counted once as what it asked for and once as what became
-/// of it.
+/// What a subnet manager did. A request is counted once as what it asked for and once as what
+/// became of it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SmCounters {
     /// SubnAdmGet(ClassPortInfo) from known ports.

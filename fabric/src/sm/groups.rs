@@ -254,8 +254,8 @@ impl<P: Copy + Ord> Groups<P> {
     }
 }
 
-/// Whether an MGID may be that of a group (IBA 4.1.1 and o15-0.1.5): three flags are reserved, so are
-/// two scopes, and with the SA's own signature and link-local scope only the SA makes up MGIDs.
+/// Whether an MGID may be that of a group (IBA 4.1.1 and o15-0.1.5): three flags are reserved, so
+/// are two scopes, and with the SA's own signature and link-local scope only the SA makes up MGIDs.
 pub(super) fn is_valid_mgid(mgid: Mgid) -> bool {
     const SA_SIGNATURE: [u8; 2] = [0xA0, 0x1B];
     const SCOPE_LINK_LOCAL: u8 = 2;

@@ -50,8 +50,8 @@ impl Kind {
 type Outcome = Result<SaMad, Status>;
 
 impl<P: Copy + Ord> SubnetManager<P> {
-    /// A MAD that arrived at QP1 of the manager's port from a LID. Yields the answer, to be sent back
-    /// to QP1 there.
+    /// A MAD that arrived at QP1 of the manager's port from a LID. Yields the answer, to be sent
+    /// back to QP1 there.
     pub fn handle_request(&mut self, bytes: &[u8], source: Lid) -> Option<[u8; MAD_BYTES]> {
         let message = match mad::parse(bytes) {
             Ok(message) => message,
@@ -67,8 +67,8 @@ impl<P: Copy + Ord> SubnetManager<P> {
             self.counters.dropped_unknown_source += 1;
             return None;
         };
-        // IBA 15.4.1: an SM_Key of zero is an untrusted request; any other must be the manager's, which
-        // is zero here, and a wrong one is not answered, lest it be found by trying.
+        // IBA 15.4.1: an SM_Key of zero is an untrusted request; any other must be the manager's,
+        // which is zero here, and a wrong one is not answered, lest it be found by trying.
         if message.mad.sm_key.get() != 0 {
             self.counters.dropped_sm_key += 1;
             return None;
@@ -148,8 +148,8 @@ impl<P: Copy + Ord> SubnetManager<P> {
     }
 }
 
-/// Whether the sender waits for an answer. IBA 13.4.5: Send, Trap and TrapRepress have none, and neither
-/// has a response.
+/// Whether the sender waits for an answer. IBA 13.4.5: Send, Trap and TrapRepress have none, and
+/// neither has a response.
 fn has_response(header: &MadHeader) -> bool {
     const SEND: u8 = 0x03;
     const TRAP: u8 = 0x05;

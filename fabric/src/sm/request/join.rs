@@ -52,8 +52,8 @@ impl<P: Copy + Ord> SubnetManager<P> {
         Ok(mad.answer(Attribute::MemberRecord, &answer))
     }
 
-    /// IBA o15-0.2.4, 3: JoinState is not all zeros. The bit of send-only full members is reserved for
-    /// an SA that does not know them.
+    /// IBA o15-0.2.4, 3: JoinState is not all zeros. The bit of send-only full members is reserved
+    /// for an SA that does not know them.
     fn check_join_state(&self, join_state: JoinState) -> Result<JoinState, Status> {
         let is_unknown = join_state.contains(JoinState::SEND_ONLY_FULL)
             && !self.config.capabilities.send_only_full_member;

@@ -26,8 +26,8 @@ impl<P: Copy + Ord> SubnetManager<P> {
         if found.next().is_some() {
             return Err(refused(SaRefusal::TooManyRecords));
         }
-        // IBA 15.2.5.17: who is a member of what is told to trusted requesters only, so that PortGID,
-        // JoinState and ProxyJoin are zero.
+        // IBA 15.2.5.17: who is a member of what is told to trusted requesters only, so that
+        // PortGID, JoinState and ProxyJoin are zero.
         let answer = MemberRecordWire::group(&record);
         Ok(mad.answer(Attribute::MemberRecord, &answer))
     }

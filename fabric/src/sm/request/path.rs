@@ -9,9 +9,9 @@ use crate::sm::SubnetManager;
 use crate::sm::ports::{LinkState, PortView};
 
 impl<P: Copy + Ord> SubnetManager<P> {
-    /// There is one path between two ports. Components that name something else than this path has, or
-    /// something that paths here do not have, find no record; RawTraffic, QoSClass, ServiceID and
-    /// Preference are not looked at.
+    /// There is one path between two ports. Components that name something else than this path has,
+    /// or something that paths here do not have, find no record; RawTraffic, QoSClass, ServiceID
+    /// and Preference are not looked at.
     pub(super) fn answer_path(&self, mad: &SaMad, requester: &PortView<P>) -> Outcome {
         let components = PathComponents::from_bits_truncate(mad.component_mask.get());
         let wanted: PathRecordWire = mad.record();
