@@ -11,6 +11,7 @@ use fabric::subnet::{Subnet, SubnetError};
 use fabric::{CreateError, Fabric, FabricConfig};
 use ipoib_rs::ib::Pkey;
 use ipoib_rs::time::Instant;
+use ipoib_rs::wire::{BroadcastGroup, Scope};
 
 use super::checker::Checkers;
 use super::faults::Faults;
@@ -148,10 +149,17 @@ fn make_subnet(fabric: &mut Fabric) -> Result<Subnet, SubnetError> {
     let config = SmConfig::new(SmLimits::DEFAULT);
     let rate = config.group.rate;
     let mut subnet = Subnet::new(fabric, port, config, rate, CONTEXT_SUBNET)?;
+    let manager = subnet.manager_mut();
     // The manager's own port is in every partition, so that every port can reach it.
     for pkey in [PKEY_CHILD, PKEY_SPARE].into_iter().filter_map(Pkey::new) {
-        subnet.manager_mut().add_partition(pkey)?;
-        subnet.manager_mut().grant_pkey(port, pkey)?;
+        manager.add_partition(pkey)?;
+        manager.grant_pkey(port, pkey)?;
+    }
+    // RFC 4391 5: the broadcast group is there before an interface comes up.
+    let partitions = [Pkey::DEFAULT.value(), PKEY_CHILD, PKEY_SPARE];
+    for pkey in partitions.into_iter().filter_map(Pkey::new) {
+        let broadcast = BroadcastGroup::new(Scope::LINK_LOCAL, pkey).mgid();
+        manager.create_group(broadcast, pkey, config.group)?;
     }
     subnet.poll(fabric);
     Ok(subnet)

@@ -56,6 +56,8 @@ const SENDINGS: [Sending; 16] = [
 const DATAGRAM_BYTES_MAX: usize = 65_515;
 /// The smallest MTU that hosts cut their datagrams for.
 const HOST_MTU: usize = 2_044;
+/// What a failure tells of a world that is not well.
+const AILMENTS_SHOWN_MAX: usize = 6;
 const GROUPS: [&str; 4] = ["239.1.2.3", "239.1.2.4", "ff02::1:3", "ff05::101"];
 
 impl World {
@@ -348,7 +350,9 @@ impl World {
                 return;
             }
             if self.now >= end {
-                let what = self.ailments().join("; ");
+                let ailments = self.ailments();
+                let (shown, rest) = ailments.split_at(ailments.len().min(AILMENTS_SHOWN_MAX));
+                let what = format!("{} and {} more", shown.join("; "), rest.len());
                 return self.fail(FailureKind::Liveness, what);
             }
         }
