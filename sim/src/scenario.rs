@@ -32,11 +32,17 @@ pub fn swarm(seed: u64, verbosity: Verbosity, options: Options) -> Outcome {
 
 fn outcome(mut world: World) -> Outcome {
     world.record_counters();
-    Outcome {
+    let outcome = Outcome {
         hash: world.trace().hash(),
         events: world.trace().events(),
         virtual_time: world.now() - ipoib_rs::time::Instant::ZERO,
         log: world.trace().lines().map(str::to_owned).collect(),
         failure: world.failure().cloned(),
+    };
+    if outcome.failure.is_some() {
+        // It still holds packets. With debug assertions a packet that is dropped panics, which
+        // would hide the failure.
+        std::mem::forget(world);
     }
+    outcome
 }

@@ -1,5 +1,6 @@
 //! Many seeds, each run twice.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +63,7 @@ struct Summary {
 /// Runs the seeds on `jobs` threads, prints what failed and a summary, and returns the kind of the
 /// failure of the lowest seed.
 pub fn run(seeds: Range<u64>, jobs: usize, options: Options) -> Option<FailureKind> {
-    silence_panics();
+    catch_panics();
     let next = AtomicU64::new(seeds.start);
     let (sender, receiver) = mpsc::channel();
     let mut summary = Summary::default();
@@ -91,6 +92,7 @@ pub fn run(seeds: Range<u64>, jobs: usize, options: Options) -> Option<FailureKi
 
 /// Runs one seed with every line of its short log printed.
 pub fn replay(seed: u64, options: Options) -> Option<FailureKind> {
+    catch_panics();
     let outcome = run_once(seed, Verbosity::Printed, options);
     println!("rules: {}", Rules::swarm(&mut Random::new(seed)));
     println!("hash: {:016x}, events: {}", outcome.hash, outcome.events);
@@ -132,12 +134,8 @@ pub fn run_twice(seed: u64, options: Options) -> Outcome {
 
 fn run_once(seed: u64, verbosity: Verbosity, options: Options) -> Outcome {
     let run = AssertUnwindSafe(|| scenario::swarm(seed, verbosity, options));
-    panic::catch_unwind(run).unwrap_or_else(|payload| {
-        let text = payload
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| payload.downcast_ref::<&str>().copied())
-            .unwrap_or("no message");
+    panic::catch_unwind(run).unwrap_or_else(|_| {
+        let text = LAST_PANIC.take();
         Outcome {
             hash: 0,
             events: 0,
@@ -146,15 +144,19 @@ fn run_once(seed: u64, verbosity: Verbosity, options: Options) -> Outcome {
             failure: Some(Failure {
                 kind: FailureKind::Crash,
                 at: Instant::ZERO,
-                what: text.to_owned(),
+                what: text,
             }),
         }
     })
 }
 
+thread_local! {
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
 /// A panic is reported with its seed; the default hook would print it without.
-fn silence_panics() {
-    panic::set_hook(Box::new(|_| {}));
+fn catch_panics() {
+    panic::set_hook(Box::new(|info| LAST_PANIC.set(info.to_string())));
 }
 
 impl Summary {

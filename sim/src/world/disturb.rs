@@ -68,6 +68,11 @@ impl World {
             let visit = self.visit(station);
             self.recover(Recovery::AdminUp(visit));
         }
+        if self.rules.can_lose_answers() {
+            // Memberships may be left at the SA that nobody knows of; as on a real fabric they end
+            // when the subnet manager forgets.
+            self.restart_sm();
+        }
         self.pings.start_over();
         self.settle();
     }

@@ -346,6 +346,7 @@ impl World {
         let end = self.now + span;
         while self.failure.is_none() {
             self.ping_unanswered();
+            self.offer_groups();
             if self.run_until(PING_EVERY, Self::is_well) {
                 return;
             }
@@ -356,6 +357,15 @@ impl World {
                 return self.fail(FailureKind::Liveness, what);
             }
         }
+    }
+
+    /// Offers the lists of groups again. An interface whose table was full took only a part of its
+    /// list and keeps no record of the rest.
+    fn offer_groups(&mut self) {
+        for station in 0..self.stations.len() {
+            self.with_station(station, |station, ground| station.follow_groups(ground));
+        }
+        self.settle();
     }
 
     /// Detaches every interface; what is not given back after `span` is a failure.
