@@ -58,8 +58,8 @@ pub(crate) struct Events {
     len: usize,
 }
 
-/// More than one input can cause: an input concerns one object, and a link that goes up or down tells
-/// at most four things.
+/// More than one input can cause: an input concerns one object, and a link that goes up or down
+/// tells at most four things.
 const EVENTS_MAX: u32 = 64;
 
 impl Events {

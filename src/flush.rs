@@ -1,7 +1,7 @@
 //! What an event in the fabric undoes, as data.
 //!
-//! The three levels are those of the C driver (`ipoib_ib_dev_flush_light`, `_normal`, `_heavy`), which
-//! passes them through one function as a number.
+//! The three levels are those of the C driver (`ipoib_ib_dev_flush_light`, `_normal`, `_heavy`),
+//! which passes them through one function as a number.
 
 use crate::counters::Counter;
 use crate::ib::PortAttributes;
@@ -10,8 +10,8 @@ use crate::interface::PortEvent;
 /// How much an event undoes.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum FlushLevel {
-    /// The subnet manager may have forgotten us: memberships are renewed and paths looked up again at
-    /// their next use, with what is known in use meanwhile. The carrier stays.
+    /// The subnet manager may have forgotten us: memberships are renewed and paths looked up again
+    /// at their next use, with what is known in use meanwhile. The carrier stays.
     Light,
     /// The port is gone or is another: paths and memberships are given up, the carrier goes.
     Normal,
@@ -61,8 +61,9 @@ impl FlushLevel {
         }
     }
 
-    /// What an event undoes, given the port before and after it. The attributes decide and the event
-    /// only adds what they cannot show: events are coalesced, repeated and late, the port is as it is.
+    /// What an event undoes, given the port before and after it. The attributes decide and the
+    /// event only adds what they cannot show: events are coalesced, repeated and late, the port is
+    /// as it is.
     pub(crate) fn of(
         event: PortEvent,
         before: &PortAttributes,

@@ -1,7 +1,7 @@
 //! Multicast groups: joined at the SA, attached to the queue pair, addressed by a handle.
 //!
-//! Replaces `struct ipoib_mcast`, its four flags and its one list walked by one task. Here each group
-//! is a machine with a back-off of its own, so that one that is refused delays no other.
+//! Replaces `struct ipoib_mcast`, its four flags and its one list walked by one task. Here each
+//! group is a machine with a back-off of its own, so that one that is refused delays no other.
 
 use core::time::Duration;
 
@@ -322,9 +322,9 @@ pub(crate) fn address_vector(record: &GroupRecord) -> AddressVector {
     }
 }
 
-/// How long to wait after try number `attempt` failed: doubled each time up to [`RETRY_MAX`], plus up
-/// to a quarter of `jitter` so that the hosts of a fabric do not ask in step. The spans of a sequence
-/// of tries never get shorter.
+/// How long to wait after try number `attempt` failed: doubled each time up to [`RETRY_MAX`], plus
+/// up to a quarter of `jitter` so that the hosts of a fabric do not ask in step. The spans of a
+/// sequence of tries never get shorter.
 pub(crate) fn back_off(attempt: u8, jitter: u64) -> Duration {
     let doubled = RETRY_FIRST.saturating_mul(1u32.checked_shl(attempt.into()).unwrap_or(u32::MAX));
     let quarter = doubled.as_nanos() as u64 / 4;

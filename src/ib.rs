@@ -124,8 +124,8 @@ impl Pkey {
         Self(self.0 | Self::MEMBERSHIP)
     }
 
-    /// Whether a packet with key `self` is accepted by a port that holds `other`: same partition and
-    /// at least one of the two a full member (IBA 10.9.3).
+    /// Whether a packet with key `self` is accepted by a port that holds `other`: same partition
+    /// and at least one of the two a full member (IBA 10.9.3).
     pub const fn matches(self, other: Self) -> bool {
         self.full().0 == other.full().0 && (self.is_full_member() || other.is_full_member())
     }
@@ -345,7 +345,8 @@ pub struct PortAttributes {
     pub gid: Gid,
     /// The largest MTU that the port can carry.
     pub mtu: IbMtu,
-    /// The interface's P_Key and where it stands in the port's table *now*; `None` while it is absent.
+    /// The interface's P_Key and where it stands in the port's table *now*; `None` while it is
+    /// absent.
     ///
     /// For the interface of the port itself this is the valid key at index 0, for a child the entry
     /// that holds its partition. The shell reads the table afresh for every report, so that a key

@@ -3,7 +3,8 @@
 //! [`Interface`] is the root of all state. Its methods come in two families. **Inputs** are called
 //! `handle_*` and tell a fact, with the time. **Outputs** are called `poll_*` and are asked after
 //! every input, in this order: [`Interface::poll_action`] until it is empty,
-//! [`Interface::poll_timeout`], [`Interface::poll_event`] until it is empty. [`crate::pump`] does that.
+//! [`Interface::poll_timeout`], [`Interface::poll_event`] until it is empty. [`crate::pump`] does
+//! that.
 //!
 //! Only inputs that may post work are given the [`DataPath`]; the others get at most a
 //! [`PacketSink`], to return packets that can no longer be sent.
@@ -11,6 +12,7 @@
 //! Spurious inputs are legal: a timeout before its time, an answer to a question that was given up,
 //! an event after detach. They change nothing and are counted where they may mean something.
 
+mod handles;
 mod link;
 mod multicast;
 mod receive;
@@ -283,8 +285,8 @@ impl<B: PacketBuf> Interface<B> {
         self.reconcile(now, sink);
     }
 
-    /// The link-layer multicast addresses that the network stack wants to receive, all of them. Those
-    /// that are no group of this interface are counted and otherwise ignored.
+    /// The link-layer multicast addresses that the network stack wants to receive, all of them.
+    /// Those that are no group of this interface are counted and otherwise ignored.
     pub fn handle_multicast_list<'a>(
         &mut self,
         now: Instant,
@@ -295,7 +297,8 @@ impl<B: PacketBuf> Interface<B> {
         self.reconcile(now, sink);
     }
 
-    /// A packet to send. It starts with its network header; the encapsulation header is put in front.
+    /// A packet to send. It starts with its network header; the encapsulation header is put in
+    /// front.
     ///
     /// # Errors
     ///
@@ -414,7 +417,8 @@ impl<B: PacketBuf> Interface<B> {
         self.reconcile(now, datapath);
     }
 
-    /// Time has passed. To be called at [`Interface::poll_timeout`]; any other time is legal as well.
+    /// Time has passed. To be called at [`Interface::poll_timeout`]; any other time is legal as
+    /// well.
     pub fn handle_timeout(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
         while let Some(number) = self.timers.pop_due(now) {
             match self.objects.target(number) {

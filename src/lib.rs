@@ -4,8 +4,8 @@
 //! and calls nobody but the [`packet::DataPath`] it is handed. The same code runs in the FreeBSD
 //! kernel module, in the deterministic simulator and in the lab.
 //!
-//! Reading order: [`interface`] (the contract), [`packet`] and [`action`] (what an interface asks of
-//! the world), `path` and `group` (the two machines that carry traffic), [`pump`] (how a shell
+//! Reading order: [`interface`] (the contract), [`packet`] and [`action`] (what an interface asks
+//! of the world), `path` and `group` (the two machines that carry traffic), [`pump`] (how a shell
 //! drives all of it), [`wire`] (bytes).
 
 #![no_std]

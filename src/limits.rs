@@ -110,7 +110,8 @@ pub const RECEIVE_REFILL: Duration = Duration::from_millis(20);
 /// Tries at a send-only group before its packets are dropped.
 pub const SEND_ONLY_TRIES_MAX: u8 = 2;
 
-// A datagram of 65507 bytes, in fragments for the smallest fabric that IPoIB is used on, waits whole.
+// A datagram of 65507 bytes, in fragments for the smallest fabric that IPoIB is used on, waits
+// whole.
 const _: () = assert!(Limits::DEFAULT.path_queue_packets_max >= 33);
 const _: () = assert!(Limits::DEFAULT.path_queue_bytes_max >= 33 * 2048);
 const _: () = assert!(Limits::SMALL.path_queue_packets_max >= 33);

@@ -66,8 +66,8 @@ pub trait PacketSink<B> {
 
     /// Ends the life of an IP packet that is larger than `mtu` and must not be fragmented: the
     /// platform answers with one ICMP "fragmentation needed" (RFC 1191) or ICMPv6 "packet too big"
-    /// (RFC 4443 3.2) that carries `mtu`, in the interface's network stack. The core has decided that
-    /// an answer is due and has counted the drop.
+    /// (RFC 4443 3.2) that carries `mtu`, in the interface's network stack. The core has decided
+    /// that an answer is due and has counted the drop.
     fn packet_too_big(&mut self, packet: B, mtu: usize);
 }
 

@@ -266,8 +266,8 @@ impl Paths {
         self.slots.iter().map(|(_, path)| path)
     }
 
-    /// A path to evict: the first from the hand on that was not used since the hand came by, else the
-    /// first that may be evicted at all (the clock algorithm).
+    /// A path to evict: the first from the hand on that was not used since the hand came by, else
+    /// the first that may be evicted at all (the clock algorithm).
     pub(crate) fn choose_victim(&mut self) -> Option<u32> {
         let mut second_choice = None;
         for _ in 0..EVICTION_STEPS_MAX.min(self.capacity()) {

@@ -1,7 +1,8 @@
 //! Lock, feed, drain, unlock, execute: the one order in which a shell drives an interface.
 //!
 //! Shared by the kernel, the simulator and the lab, because the order of lock and action is where
-//! kernel bugs live. Nothing sleeps, sends to the stack or calls back while the interface is locked.
+//! kernel bugs live. Nothing sleeps, sends to the stack or calls back while the interface is
+//! locked.
 
 use core::array;
 

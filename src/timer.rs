@@ -5,8 +5,8 @@ use alloc::boxed::Box;
 use crate::storage::{OutOfMemory, boxed};
 use crate::time::Instant;
 
-/// The deadlines of all objects of an interface. Equal deadlines fire in the order in which they were
-/// set, so that a run can be repeated.
+/// The deadlines of all objects of an interface. Equal deadlines fire in the order in which they
+/// were set, so that a run can be repeated.
 #[derive(Debug)]
 pub(crate) struct Timers {
     heap: Box<[Entry]>,

@@ -1,9 +1,9 @@
-//! A packet in transit as the bytes that would be on the wire: LRH, GRH, BTH, DETH, payload, padding,
-//! ICRC, VCRC (IBA 5.2); and as a record of a capture file.
+//! A packet in transit as the bytes that would be on the wire: LRH, GRH, BTH, DETH, payload,
+//! padding, ICRC, VCRC (IBA 5.2); and as a record of a capture file.
 //!
-//! Capture files have a link-layer header type for packets that begin with an LRH, 247, but Wireshark
-//! up to 4.0 cannot read it. What it reads is the Extensible Record Format, which puts 16 bytes in
-//! front of the packet.
+//! Capture files have a link-layer header type for packets that begin with an LRH, 247, but
+//! Wireshark up to 4.0 cannot read it. What it reads is the Extensible Record Format, which puts 16
+//! bytes in front of the packet.
 
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::GRH_BYTES;

@@ -165,8 +165,8 @@ mod tests {
         // The virtual lane and the reserved byte of the BTH.
         let expected = (0..4).chain(8 * 12..8 * 13).collect::<Vec<_>>();
         assert_eq!(variant(&LOCAL), expected);
-        // The LRH but for its next header, which says where the BTH is; traffic class, flow label, hop
-        // limit; the reserved byte.
+        // The LRH but for its next header, which says where the BTH is; traffic class, flow label,
+        // hop limit; the reserved byte.
         let is_next_header = |bit: &usize| (14..16).contains(bit);
         let expected = (0..64)
             .filter(|bit| !is_next_header(bit))

@@ -53,7 +53,8 @@ pub struct FabricConfig {
     pub events_max: u32,
     /// Whether the switch keeps packets out of ports that are not in their partition.
     pub partition_enforcement: bool,
-    /// Whether a queue pair receives the multicast that it sent itself; others of its port always do.
+    /// Whether a queue pair receives the multicast that it sent itself; others of its port always
+    /// do.
     pub multicast_loopback: bool,
 }
 
@@ -196,8 +197,8 @@ impl Fabric {
         hca.cqs.get_mut(cq.key)?.queue.pop_front()
     }
 
-    /// Asks for a notification when the next completion is put into the queue. Whether it holds some
-    /// already: they raise none, so the caller polls again (IBA 11.4.2.2).
+    /// Asks for a notification when the next completion is put into the queue. Whether it holds
+    /// some already: they raise none, so the caller polls again (IBA 11.4.2.2).
     pub fn req_notify(&mut self, cq: CqId) -> bool {
         let Some(hca) = self.hcas.get_mut(cq.hca.0 as usize) else {
             return false;

@@ -33,7 +33,8 @@ pub struct Gsi {
     counters: GsiCounters,
 }
 
-/// Who sends and receives management datagrams: the upper half of the TransactionIDs of its requests.
+/// Who sends and receives management datagrams: the upper half of the TransactionIDs of its
+/// requests.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct AgentId(u32);
 
@@ -211,8 +212,8 @@ impl Gsi {
         Ok(id)
     }
 
-    /// The way to QP1 of a port: in the default partition if the own port is in it (IBA 13.5.1), else
-    /// in the one at index 0.
+    /// The way to QP1 of a port: in the default partition if the own port is in it (IBA 13.5.1),
+    /// else in the one at index 0.
     pub fn address(&self, fabric: &Fabric, lid: Lid, sl: ServiceLevel) -> MadAddress {
         let partition = fabric.find_partition(self.port, Pkey::DEFAULT);
         MadAddress {

@@ -1,9 +1,9 @@
 //! A port as a host uses it: its datagrams for management, and its IPoIB interfaces.
 //!
-//! A [`Node`] is what the kernel module is around the protocol core, over software queues: it runs the
-//! shared [`ipoib_rs::pump`], executes actions as verbs and management datagrams, reaps completions
-//! and feeds the results back. Actions wait in a queue until [`Node::execute`], so that a simulator
-//! can delay, reorder or fail them; [`Node::run`] executes them at once.
+//! A [`Node`] is what the kernel module is around the protocol core, over software queues: it runs
+//! the shared [`ipoib_rs::pump`], executes actions as verbs and management datagrams, reaps
+//! completions and feeds the results back. Actions wait in a queue until [`Node::execute`], so that
+//! a simulator can delay, reorder or fail them; [`Node::run`] executes them at once.
 //!
 //! Inputs are `handle_*`; [`Node::poll`] looks at the adapter. After any of them come the outputs:
 //! [`Node::poll_action`], [`Node::poll_timeout`], [`Node::poll_event`], [`Node::poll_delivered`],
@@ -89,8 +89,8 @@ impl InterfaceId {
 /// What an interface is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct InterfaceConfig {
-    /// The partition of a child; `None` is the interface of the port itself, which follows the P_Key
-    /// at index 0.
+    /// The partition of a child; `None` is the interface of the port itself, which follows the
+    /// P_Key at index 0.
     pub pkey: Option<Pkey>,
     /// The scope of its groups.
     pub scope: Scope,
@@ -172,8 +172,8 @@ impl Node {
         }
     }
 
-    /// Gives the port back. Interfaces that were not removed lose their queue pairs; packets that they
-    /// still hold are lost, which [`crate::packet::Pool::outstanding`] shows.
+    /// Gives the port back. Interfaces that were not removed lose their queue pairs; packets that
+    /// they still hold are lost, which [`crate::packet::Pool::outstanding`] shows.
     pub fn close(mut self, fabric: &mut Fabric) {
         for slot in self.interfaces.iter_mut().filter_map(Option::take) {
             slot.wiring.close(fabric);
@@ -269,8 +269,8 @@ impl Node {
         });
     }
 
-    /// The interface is to give everything back; [`ipoib_rs::event::Event::Detached`] says when that
-    /// is done.
+    /// The interface is to give everything back; [`ipoib_rs::event::Event::Detached`] says when
+    /// that is done.
     pub fn handle_detach(&mut self, now: Instant, fabric: &mut Fabric, id: InterfaceId) {
         self.pump(fabric, id, |interface, path| {
             interface.handle_detach(now, path);

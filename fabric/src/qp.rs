@@ -49,8 +49,8 @@ pub enum QpState {
 /// A transition of a queue pair (IBA 11.2.4.2).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum QpChange {
-    /// From anywhere to RESET. Nothing of the past remains: the completions that were not polled are
-    /// gone as well.
+    /// From anywhere to RESET. Nothing of the past remains: the completions that were not polled
+    /// are gone as well.
     Reset,
     /// From RESET or INIT to INIT. QP1 ignores both values: it takes packets of every P_Key in the
     /// port's table, and its Q_Key is fixed (IBA 10.2.5, 10.9).

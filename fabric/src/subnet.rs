@@ -207,8 +207,8 @@ fn carry_out(fabric: &mut Fabric, command: Command<PortId>) -> Result<(), Manage
     }
 }
 
-/// Raises the events that only the manager knows of. The others come from the adapter, which sees the
-/// change itself when the command before is carried out.
+/// Raises the events that only the manager knows of. The others come from the adapter, which sees
+/// the change itself when the command before is carried out.
 fn notify(fabric: &mut Fabric, port: PortId, event: PortEvent) {
     match event {
         PortEvent::ClientReregister | PortEvent::SmChanged => fabric.dispatch_event(port, event),

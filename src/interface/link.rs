@@ -453,8 +453,8 @@ impl<B: PacketBuf> Interface<B> {
         self.refill_receives(now, datapath);
     }
 
-    /// The adapter touches no buffer any more, and the data path has all of them back: no completion
-    /// will come for what was posted.
+    /// The adapter touches no buffer any more, and the data path has all of them back: no
+    /// completion will come for what was posted.
     fn on_queue_pair_reset(&mut self) {
         while let Some(posted) = self.sends.reclaim() {
             self.counters.count(Counter::SendFlushed);
@@ -481,8 +481,8 @@ impl<B: PacketBuf> Interface<B> {
                 }
             }
             QueuePairState::Draining { deadline } if deadline <= now => {
-                // Hazard: buffers that are freed while the adapter may still write to them. They stay
-                // posted until the adapter confirms the reset.
+                // Hazard: buffers that are freed while the adapter may still write to them. They
+                // stay posted until the adapter confirms the reset.
                 self.counters.count(Counter::DrainsTimedOut);
                 self.notice(Notice::DrainForced);
                 self.enter_queue_pair(QueuePairState::ResetWanted);
@@ -505,8 +505,8 @@ impl<B: PacketBuf> Interface<B> {
         }
     }
 
-    /// If the send queue was stopped and half of the ring is free, the shell is woken. Tested against
-    /// a mark and not for equality with it, so that a batch cannot step over it.
+    /// If the send queue was stopped and half of the ring is free, the shell is woken. Tested
+    /// against a mark and not for equality with it, so that a batch cannot step over it.
     pub(super) fn wake_send_queue(&mut self) {
         let is_half_free = self.sends.outstanding() <= self.sends.capacity() / 2;
         if self.send_queue == SendQueue::Stopped && is_half_free && self.backlog.is_empty() {

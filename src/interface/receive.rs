@@ -84,8 +84,8 @@ impl<B: PacketBuf> Interface<B> {
         datapath.deliver(packet, Delivery { protocol, cast });
     }
 
-    /// Decided by the destination GID of the GRH, as report B29 asks. Without a GRH it is unicast, and
-    /// the 40 bytes in its place are not looked at.
+    /// Decided by the destination GID of the GRH, as report B29 asks. Without a GRH it is unicast,
+    /// and the 40 bytes in its place are not looked at.
     fn cast_of(&self, grh: Option<&Grh>) -> Cast {
         let Some(group) = grh
             .map(|grh| grh.destination)
@@ -100,9 +100,9 @@ impl<B: PacketBuf> Interface<B> {
         }
     }
 
-    /// A frame that comes from another LID than its sender's path leads to proves that path old: the
-    /// subnet manager moved the sender and told only the sender. Senders are known by their GID in a
-    /// GRH, or by their address in ARP.
+    /// A frame that comes from another LID than its sender's path leads to proves that path old:
+    /// the subnet manager moved the sender and told only the sender. Senders are known by their GID
+    /// in a GRH, or by their address in ARP.
     fn notice_source(
         &mut self,
         grh: Option<&Grh>,

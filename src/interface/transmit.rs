@@ -66,8 +66,8 @@ impl<B: PacketBuf> Interface<B> {
         outcome
     }
 
-    /// Posts a packet, behind its encapsulation header. The one place where a send is posted, so the
-    /// one place where the rule can be broken that no datagram exceeds the MTU of the link.
+    /// Posts a packet, behind its encapsulation header. The one place where a send is posted, so
+    /// the one place where the rule can be broken that no datagram exceeds the MTU of the link.
     pub(super) fn post(
         &mut self,
         route: Route,
@@ -122,8 +122,8 @@ impl<B: PacketBuf> Interface<B> {
         }
     }
 
-    /// Deals with a packet larger than the MTU of its destination: design rule "size", items 2 to 4.
-    /// `send` is given each fragment.
+    /// Deals with a packet larger than the MTU of its destination: design rule "size", items 2 to
+    /// 4. `send` is given each fragment.
     pub(super) fn send_oversize<D: DataPath<B>>(
         &mut self,
         to: &LinkAddress,
@@ -212,13 +212,6 @@ impl<B: PacketBuf> Interface<B> {
             | Lifecycle::Joining
             | Lifecycle::Joined
             | Lifecycle::Detached => {}
-        }
-    }
-
-    /// A send that used the handle ended.
-    pub(super) fn release_handle(&mut self, handle: u32) {
-        if self.handles.on_completed(handle) {
-            self.push_work(Target::Handle(handle));
         }
     }
 

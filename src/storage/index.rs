@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 
 use super::{OutOfMemory, boxed};
 
-/// Maps hashes to places. It holds no keys: the caller compares, so that a probe that misses touches
-/// this table alone.
+/// Maps hashes to places. It holds no keys: the caller compares, so that a probe that misses
+/// touches this table alone.
 ///
 /// The table has at least twice as many cells as places, so probes are short and a search ends.
 #[derive(Debug)]

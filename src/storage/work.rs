@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 
 use super::{OutOfMemory, boxed};
 
-/// A first-in, first-out queue of small numbers in which each stands at most once, so that it cannot
-/// overflow.
+/// A first-in, first-out queue of small numbers in which each stands at most once, so that it
+/// cannot overflow.
 #[derive(Debug)]
 pub(crate) struct WorkQueue {
     ring: Box<[u32]>,

@@ -1,7 +1,7 @@
 //! An interface with nothing around it: every action is seen, every answer is given by the test.
 //!
-//! [`Bench`] plays the shell through the same [`pump`] as the real ones. Its packets panic when they
-//! are dropped silently, so that every test is a test of ownership as well.
+//! [`Bench`] plays the shell through the same [`pump`] as the real ones. Its packets panic when
+//! they are dropped silently, so that every test is a test of ownership as well.
 
 #![allow(
     dead_code,

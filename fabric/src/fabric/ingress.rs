@@ -17,9 +17,9 @@ use crate::slab::Key;
 use crate::transit::{Header, Transit};
 
 impl Fabric {
-    /// Lets a packet arrive at its port. The port is looked at now, not when the packet left: it may
-    /// have gone down or have another LID or P_Key by now. What cannot be received is counted and
-    /// goes back to the pool.
+    /// Lets a packet arrive at its port. The port is looked at now, not when the packet left: it
+    /// may have gone down or have another LID or P_Key by now. What cannot be received is counted
+    /// and goes back to the pool.
     pub fn deliver(&mut self, transit: Transit) {
         let Transit {
             header,

@@ -77,8 +77,8 @@ impl Node {
         }
     }
 
-    /// Does not execute an action and feeds back that it failed: the adapter refused, or the question
-    /// could not be sent. What cannot fail is executed.
+    /// Does not execute an action and feeds back that it failed: the adapter refused, or the
+    /// question could not be sent. What cannot fail is executed.
     pub fn fail(&mut self, now: Instant, fabric: &mut Fabric, pending: PendingAction) {
         let PendingAction { interface, action } = pending;
         let error = SaError::Unusable;

@@ -69,8 +69,8 @@ pub struct NodeCounters {
     pub too_big_lost: u64,
     /// Events that nobody polled.
     pub events_lost: u64,
-    /// Actions for which there was no room. The core has one operation under way for each object, so
-    /// this is a bug.
+    /// Actions for which there was no room. The core has one operation under way for each object,
+    /// so this is a bug.
     pub actions_lost: u64,
     /// Times that a send queue went to the SQE state and was brought back.
     pub send_queues_recovered: u64,
@@ -173,8 +173,8 @@ impl Outputs {
     }
 }
 
-/// Every path, group and handle, the queue pair and the SA have one operation under way; a query may
-/// be given up and another one asked before either is executed.
+/// Every path, group and handle, the queue pair and the SA have one operation under way; a query
+/// may be given up and another one asked before either is executed.
 const fn actions_max(limits: &Limits) -> usize {
     let objects = limits.paths_max + limits.groups_max + limits.handles_max() + 2;
     3 * objects as usize + 1

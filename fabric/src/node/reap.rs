@@ -13,8 +13,8 @@ use crate::qp::{QpChange, QpState};
 const BATCH_LEN: usize = 16;
 
 impl Node {
-    /// Takes what the adapter has: completions of all interfaces and management datagrams. Every queue
-    /// is armed when this returns, so a notification tells when to call it again.
+    /// Takes what the adapter has: completions of all interfaces and management datagrams. Every
+    /// queue is armed when this returns, so a notification tells when to call it again.
     pub fn poll(&mut self, now: Instant, fabric: &mut Fabric) {
         for id in self.ids() {
             self.poll_sends(now, fabric, id);
@@ -65,7 +65,8 @@ impl Node {
         }
     }
 
-    /// A send that fails stops the send queue (IBA 10.3.1, SQE); the verbs consumer starts it again.
+    /// A send that fails stops the send queue (IBA 10.3.1, SQE); the verbs consumer starts it
+    /// again.
     fn recover_send_queue(&mut self, fabric: &mut Fabric, id: InterfaceId) {
         let Some(qp) = self.slot(id).map(|slot| slot.wiring.qp) else {
             return;
@@ -78,8 +79,8 @@ impl Node {
     }
 }
 
-/// Whether a queue holds something. If it does not it is armed, and looked at again, because what came
-/// before the arming raised no notification (IBA 11.4.2.2).
+/// Whether a queue holds something. If it does not it is armed, and looked at again, because what
+/// came before the arming raised no notification (IBA 11.4.2.2).
 fn has_completions(fabric: &mut Fabric, cq: crate::cq::CqId) -> bool {
     fabric.req_notify(cq)
 }

@@ -43,8 +43,8 @@ pub(crate) struct Host {
 }
 
 impl World {
-    /// `host_count` hosts whose interface is up, in a subnet with the broadcast group of the default
-    /// partition.
+    /// `host_count` hosts whose interface is up, in a subnet with the broadcast group of the
+    /// default partition.
     pub(crate) fn new(host_count: usize, limits: Limits) -> Self {
         let mut fabric = Fabric::new(FabricConfig::DEFAULT).unwrap();
         let port = plug(&mut fabric, 0).1;

@@ -33,12 +33,12 @@ pub(super) fn check(world: &World) -> Result<(), String> {
 pub(super) fn check_removed(station: usize, attached: &Attached) -> Result<(), String> {
     let handles = attached.adapter.handles.len();
     let posted = attached.adapter.posted.len();
-    let operations = attached.operations.len();
+    let operations = &attached.operations;
     let queued = attached.interface.packets_queued();
-    if handles + posted + operations + queued as usize > 0 {
+    if handles + posted + operations.len() + queued as usize > 0 {
         return Err(format!(
             "station {station} is detached with {handles} address handles, {posted} posted sends, \
-             {operations} operations and {queued} queued packets"
+             operations {operations:?} and {queued} queued packets"
         ));
     }
     Ok(())
