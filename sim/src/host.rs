@@ -289,6 +289,14 @@ impl Host {
         &self.counters
     }
 
+    /// The packets that wait for a neighbour or to be polled.
+    pub fn packets_held(&self) -> usize {
+        self.neighbors.packets_held()
+            + self.transmits.len()
+            + self.deliveries.len()
+            + self.dropped.len()
+    }
+
     /// Forgets every neighbour and frees every packet.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.neighbors.clear().for_each(|packet| pool.free(packet));

@@ -176,6 +176,33 @@ impl Rules {
         }
     }
 
+    /// Whether the SA may be in doubt about who is a member of a group: a request or an answer can be
+    /// lost, or an interface can go while the SA is out of its reach.
+    pub fn can_lose_answers(&self) -> bool {
+        let is_on = |disturbance: &Disturbance| self.weights[*disturbance as usize] > 0;
+        let cuts_off = |disturbance: &Disturbance| match disturbance {
+            Disturbance::PortFlap
+            | Disturbance::LidMove
+            | Disturbance::PkeyRemoval
+            | Disturbance::PkeyMove
+            | Disturbance::PkeyChange
+            | Disturbance::SaBusy
+            | Disturbance::SaSilent
+            | Disturbance::SaRefusal
+            | Disturbance::PoolDrought
+            | Disturbance::Wedge => true,
+            Disturbance::SmRestart
+            | Disturbance::Reregister
+            | Disturbance::AdminToggle
+            | Disturbance::Reattach
+            | Disturbance::HopLimit
+            | Disturbance::Capabilities
+            | Disturbance::SpuriousEvent => false,
+        };
+        let mut disturbances = Disturbance::ALL.iter().filter(|one| is_on(one));
+        self.odds.loss > 0 || disturbances.any(cuts_off)
+    }
+
     /// The next disturbance; `None` if all are off.
     pub fn disturbance(&self, random: &mut Random) -> Option<Disturbance> {
         let total = self.weights.iter().map(|&weight| u64::from(weight)).sum();

@@ -60,6 +60,19 @@ impl Trace {
         }
     }
 
+    /// Adds what `value` looks like to the last event.
+    pub fn record_debug(&mut self, value: &impl fmt::Debug) {
+        struct Mixer<'a>(&'a mut Trace);
+        impl fmt::Write for Mixer<'_> {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                self.0.record_bytes(text.as_bytes());
+                Ok(())
+            }
+        }
+        // The mixer takes everything.
+        let _ = fmt::write(&mut Mixer(self), format_args!("{value:?}"));
+    }
+
     /// Adds a line to the short log.
     pub fn note(&mut self, now: Instant, line: fmt::Arguments<'_>) {
         let stamped = || {

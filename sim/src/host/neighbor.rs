@@ -264,6 +264,17 @@ impl Table {
         }
     }
 
+    /// The packets that wait.
+    pub(super) fn packets_held(&self) -> usize {
+        self.entries
+            .values()
+            .map(|neighbor| match neighbor {
+                Neighbor::Incomplete(incomplete) => incomplete.queue.len(),
+                Neighbor::Reachable { .. } | Neighbor::Stale { .. } | Neighbor::Probing { .. } => 0,
+            })
+            .sum()
+    }
+
     /// Takes every packet that waits, and forgets every neighbour.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = Packet> {
         self.deadlines.clear();
