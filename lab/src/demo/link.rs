@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::console::Outcome;
 use crate::error::Error;
 use crate::ping::Ping;
-use crate::world::HostId;
+use crate::world::{HostId, World};
 
 use super::stage::{Family, Stage, time_of_day};
 
@@ -54,9 +54,11 @@ fn take_the_interface_down(stage: &mut Stage<'_>) -> Result<(), Error> {
         "the core takes the interface down",
         Outcome::of(is_down, state),
     )?;
-    let count = stage.world.group_count(HostId::B);
+    let has_left = |world: &World<'_>| world.membership_count(HostId::B) == 0;
+    stage.world.run_until(RECOVERY_MAX, has_left)?;
+    let count = stage.world.membership_count(HostId::B);
     stage.check(
-        "it has left its groups",
+        "it has left its groups at the subnet manager",
         Outcome::of(count == 0, format!("{count} groups")),
     )?;
     stage.world.ip(HostId::B, &["link", "set", "ib0", "up"])?;

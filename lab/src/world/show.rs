@@ -5,6 +5,7 @@ use std::fmt::Write;
 use ipoib_rs::interface::Interface;
 
 use fabric::packet::Packet;
+use fabric::sm::GroupView;
 
 use super::World;
 use super::host::{HostId, LabHost, LabInterface};
@@ -44,6 +45,17 @@ impl World<'_> {
                 .filter(|group| group.state == "joined")
                 .count()
         })
+    }
+
+    /// The groups that the subnet manager has a host's port in.
+    pub(crate) fn membership_count(&self, host: HostId) -> usize {
+        let Ok(host) = self.host(host) else { return 0 };
+        let manager = self.subnet.manager();
+        let is_member = |group: &GroupView| {
+            let mut members = manager.members(group.record.mgid);
+            members.any(|(port, _)| port == host.port())
+        };
+        manager.groups().filter(is_member).count()
     }
 
     /// The LID of a host's port, for people.
