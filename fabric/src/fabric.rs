@@ -2,6 +2,7 @@
 
 mod egress;
 mod ingress;
+mod ledger;
 mod management;
 mod verbs;
 
