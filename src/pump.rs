@@ -4,8 +4,6 @@
 //! kernel bugs live. Nothing sleeps, sends to the stack or calls back while the interface is
 //! locked.
 
-use core::array;
-
 use crate::action::Action;
 use crate::event::Event;
 use crate::interface::Interface;
@@ -46,9 +44,10 @@ pub fn pump<S: Shell, R>(
     shell: &mut S,
     feed: impl FnOnce(&mut Interface<S::Packet>, &mut S::DataPath<'_>) -> R,
 ) -> R {
-    let (result, mut outputs) = shell.with_interface(|interface, datapath| {
+    let mut outputs = Outputs::NONE;
+    let (result, mut has_more) = shell.with_interface(|interface, datapath| {
         let result = feed(interface, datapath);
-        (result, Outputs::drain(interface))
+        (result, outputs.drain(interface))
     });
     shell.release_packets();
     loop {
@@ -58,16 +57,16 @@ pub fn pump<S: Shell, R>(
         if !outputs.has_more {
             return result;
         }
-        outputs = shell.with_interface(|interface, _| Outputs::drain(interface));
+        has_more = shell.with_interface(|interface, _| outputs.drain(interface));
     }
 }
 
-/// One batch of outputs, in the order of the contract: actions, deadline, events.
+/// One batch of outputs, in the order of the contract: actions, deadline, events. Most inputs have
+/// none, so it is filled in place and nothing is copied.
 struct Outputs {
     actions: [Option<Action>; BATCH_LEN],
     deadline: Option<Instant>,
     events: [Option<Event>; BATCH_LEN],
-    has_more: bool,
 }
 
 impl Outputs {
@@ -79,4 +78,12 @@ impl Outputs {
             matches!(actions.last(), Some(Some(_))) || matches!(events.last(), Some(Some(_)));
         Self { actions, deadline, events, has_more }
     }
+}
+
+/// Fills places in order until there is no more to put there. Whether all were filled.
+fn fill<T>(places: &mut [Option<T>], mut poll: impl FnMut() -> Option<T>) -> bool {
+    places.iter_mut().all(|place| {
+        *place = poll();
+        place.is_some()
+    })
 }

@@ -1,4 +1,5 @@
-//! Out of a group, from whatever it is doing: the handle retired, the queue pair detached, the SA told.
+//! Out of a group, from whatever it is doing: the handle retired, the queue pair detached, the SA
+//! told.
 
 use crate::action::{OpId, SaError, Target};
 use crate::counters::{Counter, DropReason};
