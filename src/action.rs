@@ -28,6 +28,7 @@ pub(crate) enum Target {
     Outgoing(u32),
     Path(u32),
     QueuePair,
+    Reaper,
     Sa,
 }
 

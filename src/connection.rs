@@ -126,9 +126,10 @@ impl OutgoingState {
 impl IncomingState {
     pub(crate) fn wants_action(&self) -> bool {
         match self {
-            Self::AcceptWanted(_) | Self::ErrorWanted | Self::MarkerWanted | Self::DestroyWanted => {
-                true
-            }
+            Self::AcceptWanted(_)
+            | Self::ErrorWanted
+            | Self::MarkerWanted
+            | Self::DestroyWanted => true,
             Self::Accepting
             | Self::AcceptingUnwanted
             | Self::Live
@@ -136,6 +137,20 @@ impl IncomingState {
             | Self::AwaitingLastWqe { .. }
             | Self::Marking
             | Self::Destroying => false,
+        }
+    }
+
+    /// For the table of connections.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::AcceptWanted(_) | Self::Accepting => "accepting",
+            Self::Live => "connected",
+            Self::ErrorWanted
+            | Self::Erring
+            | Self::AwaitingLastWqe { .. }
+            | Self::MarkerWanted
+            | Self::Marking => "draining",
+            Self::AcceptingUnwanted | Self::DestroyWanted | Self::Destroying => "closing",
         }
     }
 

@@ -46,6 +46,8 @@ counted! {
         PendingExpired = "drop_pending_expired",
         /// Every place in the interface's packet store is taken.
         PendingStoreFull = "drop_pending_store_full",
+        /// As many packets or bytes wait for the connection as may.
+        ConnectionQueueFull = "drop_connection_queue_full",
         /// No address handle could be made.
         HandleFailed = "drop_handle_failed",
         /// The adapter refused the send.

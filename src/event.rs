@@ -2,8 +2,9 @@
 
 use alloc::boxed::Box;
 
-use crate::action::SaError;
+use crate::action::{ConnectError, SaError};
 use crate::ib::Mgid;
+use crate::interface::Mode;
 use crate::storage::{OutOfMemory, boxed};
 use crate::wire::LinkAddress;
 
@@ -24,7 +25,9 @@ pub enum Event {
     LinkDown,
     /// Carrier: the port is ACTIVE, the P_Key present and the broadcast group joined.
     LinkUp,
-    /// The MTU of datagram mode, without the encapsulation header.
+    /// The mode of the interface.
+    ModeChanged(Mode),
+    /// The MTU of the interface, without the encapsulation header.
     MtuChanged(usize),
     /// A line for the log, at most one per object and cause until that object recovers.
     Notice(Notice),
@@ -36,6 +39,8 @@ pub enum Notice {
     /// The SA's record of the broadcast group cannot be used: another partition, or an MTU that the
     /// port cannot carry.
     BroadcastUnusable(Mgid),
+    /// A neighbour says that it accepts connections and refuses one; it is reached by datagrams.
+    ConnectFailing(LinkAddress, ConnectError),
     /// A drain ended by force: completions did not come.
     DrainForced,
     /// A group cannot be joined; it is being retried.

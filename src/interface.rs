@@ -12,6 +12,7 @@
 //! Spurious inputs are legal: a timeout before its time, an answer to a question that was given up,
 //! an event after detach. They change nothing and are counted where they may mean something.
 
+mod connected;
 mod handles;
 mod link;
 mod multicast;
@@ -21,15 +22,19 @@ mod transmit;
 mod unicast;
 
 use crate::action::{
-    Action, GroupRecord, OpId, PathRecord, SaCapabilities, SaError, Target, VerbError,
+    Action, ConnectError, ConnectionId, ConnectionParameters, GroupRecord, OpId, PathRecord,
+    RejectReason, SaCapabilities, SaError, Target, VerbError,
 };
+use crate::connection::Connections;
 use crate::counters::{Counter, Counters, DropReason};
 use crate::event::{Event, Events, Notice};
 use crate::group::{GroupState, Groups};
 use crate::handle::Handles;
 use crate::ib::{PortAttributes, Qkey, Qpn};
-use crate::limits::Limits;
-use crate::packet::{CompletionStatus, DataPath, PacketBuf, PacketSink, Receive, SendId};
+use crate::limits::{CONNECTED_MTU_MAX, Limits};
+use crate::packet::{
+    CompletionStatus, ConnectedReceive, DataPath, PacketBuf, PacketSink, Receive, SendId,
+};
 use crate::path::Paths;
 use crate::queue_pair::{QueuePair, QueuePairState};
 use crate::seed::Seed;
@@ -39,8 +44,10 @@ use crate::time::Instant;
 use crate::timer::Timers;
 use crate::wire::{BroadcastGroup, ENCAPSULATION_BYTES, EtherType, LinkAddress, Scope};
 
+use connected::Listener;
+pub use connected::{ConnectedSupport, IncomingRequest, Mode, ModeError, MtuOutOfRange};
 use link::{Admin, Lifecycle, SaKnowledge};
-pub use report::{GroupRow, NeighborRow};
+pub use report::{GroupRow, IncomingRow, NeighborRow};
 
 /// An interface: one partition of one port.
 #[derive(Debug)]
@@ -55,6 +62,13 @@ pub struct Interface<B> {
     /// How far that has come.
     lifecycle: Lifecycle,
     queue_pair: QueuePair,
+    mode: Mode,
+    /// What the adapter can do for connected mode; `None` if it has no reliable connections.
+    connected: Option<ConnectedSupport>,
+    /// The MTU that the administrator wants in connected mode.
+    connected_mtu: usize,
+    listener: Listener,
+    connections: Connections,
     sa: SaKnowledge,
     /// The scope and P_Key of all groups; `None` before a P_Key was ever seen.
     broadcast: Option<BroadcastGroup>,
@@ -90,6 +104,10 @@ pub struct Config {
     pub port: PortAttributes,
     /// The scope of its groups.
     pub scope: Scope,
+    /// The mode to begin with.
+    pub mode: Mode,
+    /// What the adapter can do for connected mode; `None` if it has no reliable connections.
+    pub connected: Option<ConnectedSupport>,
     /// Source of everything that must differ between interfaces and runs.
     pub seed: u64,
     /// The sizes of its tables.
@@ -101,6 +119,8 @@ pub struct Config {
 pub enum AttachError {
     /// A limit is zero or above [`crate::limits::LIMIT_MAX`].
     LimitInvalid,
+    /// Connected mode, and the adapter has no reliable connections.
+    ModeUnsupported,
     /// No memory for the tables.
     OutOfMemory,
 }
@@ -151,6 +171,8 @@ enum SendQueue {
 struct Objects {
     groups_from: u32,
     handles_from: u32,
+    outgoing_from: u32,
+    incoming_from: u32,
     queue_pair: u32,
 }
 
@@ -158,11 +180,14 @@ impl Objects {
     const fn new(limits: &Limits) -> Self {
         let groups_from = limits.paths_max;
         let handles_from = groups_from + limits.groups_max;
-        Self { groups_from, handles_from, queue_pair: handles_from + limits.handles_max() }
+        let outgoing_from = handles_from + limits.handles_max();
+        let incoming_from = outgoing_from + limits.outgoing_max;
+        let queue_pair = incoming_from + limits.incoming_max;
+        Self { groups_from, handles_from, outgoing_from, incoming_from, queue_pair }
     }
 
     const fn count(&self) -> u32 {
-        self.queue_pair + 2
+        self.queue_pair + 4
     }
 
     const fn number(&self, target: Target) -> u32 {
@@ -170,8 +195,12 @@ impl Objects {
             Target::Path(place) => place,
             Target::Group(place) => self.groups_from + place,
             Target::Handle(place) => self.handles_from + place,
+            Target::Outgoing(place) => self.outgoing_from + place,
+            Target::Incoming(place) => self.incoming_from + place,
             Target::QueuePair => self.queue_pair,
             Target::Sa => self.queue_pair + 1,
+            Target::Listener => self.queue_pair + 2,
+            Target::Reaper => self.queue_pair + 3,
         }
     }
 
@@ -180,12 +209,20 @@ impl Objects {
             Target::Path(number)
         } else if number < self.handles_from {
             Target::Group(number - self.groups_from)
-        } else if number < self.queue_pair {
+        } else if number < self.outgoing_from {
             Target::Handle(number - self.handles_from)
+        } else if number < self.incoming_from {
+            Target::Outgoing(number - self.outgoing_from)
+        } else if number < self.queue_pair {
+            Target::Incoming(number - self.incoming_from)
         } else if number == self.queue_pair {
             Target::QueuePair
-        } else {
+        } else if number == self.queue_pair + 1 {
             Target::Sa
+        } else if number == self.queue_pair + 2 {
+            Target::Listener
+        } else {
+            Target::Reaper
         }
     }
 }
@@ -197,7 +234,10 @@ impl<B: PacketBuf> Interface<B> {
     ///
     /// [`AttachError`].
     pub fn attach(config: Config) -> Result<Self, AttachError> {
-        let Config { qpn, port, scope, seed, limits } = config;
+        let Config { qpn, port, scope, mode, connected, seed, limits } = config;
+        if mode == Mode::Connected && connected.is_none() {
+            return Err(AttachError::ModeUnsupported);
+        }
         if !limits.are_usable() {
             return Err(AttachError::LimitInvalid);
         }
@@ -216,6 +256,11 @@ impl<B: PacketBuf> Interface<B> {
                 receives_posted: 0,
                 reopen_at: None,
             },
+            mode,
+            connected,
+            connected_mtu: connected.map_or(0, |support| support.mtu_max.min(CONNECTED_MTU_MAX)),
+            listener: Listener::default(),
+            connections: Connections::new(limits.outgoing_max, limits.incoming_max)?,
             sa: SaKnowledge::default(),
             broadcast: port.partition.map(|own| BroadcastGroup::new(scope, own.pkey)),
             qkey: Qkey(0),
@@ -341,6 +386,101 @@ impl<B: PacketBuf> Interface<B> {
         self.after_receive(now, datapath);
     }
 
+    /// The administrator wants another mode. Connections are closed or come to be as packets need
+    /// them; what waits goes the way that is open then.
+    ///
+    /// # Errors
+    ///
+    /// [`ModeError`]; nothing is changed.
+    pub fn handle_mode(
+        &mut self,
+        now: Instant,
+        mode: Mode,
+        datapath: &mut impl DataPath<B>,
+    ) -> Result<(), ModeError> {
+        let outcome = self.on_mode(now, mode, datapath);
+        self.reconcile(now, datapath);
+        outcome
+    }
+
+    /// The administrator wants another MTU for connected mode, in bytes without the encapsulation
+    /// header.
+    ///
+    /// # Errors
+    ///
+    /// [`MtuOutOfRange`]; nothing is changed.
+    pub fn handle_connected_mtu(&mut self, mtu: usize) -> Result<(), MtuOutOfRange> {
+        self.on_mtu(mtu)
+    }
+
+    /// The peer's answer to [`Action::OpenConnection`].
+    pub fn handle_connect_answer(
+        &mut self,
+        now: Instant,
+        op: OpId,
+        answer: Result<ConnectionParameters, ConnectError>,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        self.on_connect_answer(now, op, answer, datapath);
+        self.reconcile(now, datapath);
+    }
+
+    /// A peer asks for a connection.
+    ///
+    /// # Errors
+    ///
+    /// The reason with which to refuse it.
+    pub fn handle_connect_request(
+        &mut self,
+        now: Instant,
+        request: IncomingRequest,
+    ) -> Result<(), RejectReason> {
+        self.on_connect_request(now, request)
+    }
+
+    /// A connection is over: the peer ended it (DREQ), the adapter reported an error of its queue
+    /// pair, or it turned out stale.
+    pub fn handle_connection_lost(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        match self.incoming_place(connection) {
+            Some(place) => self.close_incoming(place),
+            None => self.on_outgoing_lost(now, connection.0, datapath),
+        }
+        self.reconcile(now, datapath);
+    }
+
+    /// The adapter has taken the last receive for the queue pair of an incoming connection
+    /// (IBA 11.6.3.1).
+    pub fn handle_last_wqe(&mut self, connection: ConnectionId) {
+        self.on_last_wqe(connection);
+    }
+
+    /// A message arrived by a connection.
+    pub fn handle_connected_receive(
+        &mut self,
+        now: Instant,
+        receive: ConnectedReceive<B>,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        self.on_connected_receive(now, receive, datapath);
+    }
+
+    /// A receive for a connection ended without a message; the data path has its buffer back.
+    pub fn handle_connected_receive_failed(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        status: CompletionStatus,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        self.on_connected_receive_failed(now, connection, status, datapath);
+        self.reconcile(now, datapath);
+    }
+
     /// The SA's answer to [`Action::QueryPath`].
     pub fn handle_path_answer(
         &mut self,
@@ -397,7 +537,10 @@ impl<B: PacketBuf> Interface<B> {
             Target::Group(_) => self.on_group_verb(now, op, result, datapath),
             Target::Handle(place) => self.on_handle_verb(now, place, op, result, datapath),
             Target::QueuePair => self.on_queue_pair_verb(now, op, result, datapath),
-            Target::Path(_) | Target::Sa => false,
+            Target::Outgoing(_) => self.on_outgoing_verb(now, op, result, datapath),
+            Target::Incoming(_) => self.on_incoming_verb(now, op, result, datapath),
+            Target::Listener => self.on_listener_verb(now, op, result),
+            Target::Path(_) | Target::Reaper | Target::Sa => false,
         };
         if !is_expected {
             self.counters.count(Counter::StaleAnswers);
@@ -413,6 +556,10 @@ impl<B: PacketBuf> Interface<B> {
                 Target::Path(place) => self.on_path_timeout(now, place, datapath),
                 Target::Group(place) => self.on_group_timeout(now, place, datapath),
                 Target::QueuePair => self.on_queue_pair_timeout(now, datapath),
+                Target::Outgoing(place) => self.on_outgoing_timeout(now, place, datapath),
+                Target::Incoming(place) => self.on_incoming_timeout(now, place),
+                Target::Listener => self.reconcile_listener(now),
+                Target::Reaper => self.reap_incoming(now),
                 Target::Handle(_) | Target::Sa => {}
             }
         }
@@ -433,8 +580,12 @@ impl<B: PacketBuf> Interface<B> {
                 Target::Path(place) => self.next_path_action(place),
                 Target::Group(place) => self.next_group_action(place),
                 Target::Handle(place) => self.next_handle_action(place),
+                Target::Outgoing(place) => self.next_outgoing_action(place),
+                Target::Incoming(place) => self.next_incoming_action(place),
+                Target::Listener => self.next_listener_action(),
                 Target::QueuePair => self.next_queue_pair_action(),
                 Target::Sa => self.next_sa_action(),
+                Target::Reaper => None,
             };
             if action.is_some() {
                 return action;
@@ -487,6 +638,8 @@ impl<B: PacketBuf> Interface<B> {
     fn is_drained(&self) -> bool {
         self.paths.is_empty()
             && self.handles.is_empty()
+            && self.connections.is_empty()
+            && self.listener.is_closed()
             && self.pending.is_empty()
             && self.sends.outstanding() == 0
             && self.queue_pair.state == QueuePairState::Reset

@@ -14,6 +14,7 @@
 extern crate alloc;
 
 pub mod action;
+mod connection;
 pub mod counters;
 pub mod event;
 mod flush;

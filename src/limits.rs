@@ -23,6 +23,10 @@ pub struct Limits {
     pub group_queue_bytes_max: u32,
     /// Packets that wait for anything, per interface.
     pub pending_packets_max: u32,
+    /// Packets that wait for a connection, per connection.
+    pub held_packets_max: u32,
+    /// Bytes of the packets that wait for a connection, per connection.
+    pub held_bytes_max: u32,
     /// Connections to send on.
     pub outgoing_max: u32,
     /// Connections to receive from, with a shared receive queue.
@@ -43,10 +47,12 @@ impl Limits {
         paths_max: 1024,
         groups_max: 256,
         path_queue_packets_max: 64,
-        path_queue_bytes_max: 160 * 1024,
+        path_queue_bytes_max: 1024 * 1024,
         group_queue_packets_max: 16,
         group_queue_bytes_max: 64 * 1024,
         pending_packets_max: 1024,
+        held_packets_max: 64,
+        held_bytes_max: 1024 * 1024,
         outgoing_max: 512,
         incoming_max: 512,
         incoming_unshared_max: 16,
@@ -65,6 +71,8 @@ impl Limits {
         group_queue_packets_max: 3,
         group_queue_bytes_max: 8 * 1024,
         pending_packets_max: 64,
+        held_packets_max: 4,
+        held_bytes_max: 128 * 1024,
         outgoing_max: 3,
         incoming_max: 3,
         incoming_unshared_max: 2,
@@ -84,6 +92,8 @@ impl Limits {
             group_queue_packets_max,
             group_queue_bytes_max,
             pending_packets_max,
+            held_packets_max,
+            held_bytes_max,
             outgoing_max,
             incoming_max,
             incoming_unshared_max,
@@ -100,6 +110,8 @@ impl Limits {
             group_queue_packets_max,
             group_queue_bytes_max,
             pending_packets_max,
+            held_packets_max,
+            held_bytes_max,
             outgoing_max,
             incoming_max,
             incoming_unshared_max,
@@ -127,6 +139,11 @@ pub const LIMIT_MAX: u32 = 1 << 24;
 pub const CONNECTED_MTU_MAX: usize = 65520;
 /// The smallest MTU of an interface: what IPv6 needs (RFC 8200 5).
 pub const MTU_MIN: usize = 1280;
+/// The first wait before a neighbour that refused a connection is asked again; doubled up to
+/// [`CONNECT_RETRY_MAX`].
+pub const CONNECT_RETRY_FIRST: Duration = Duration::from_secs(1);
+/// The longest such wait.
+pub const CONNECT_RETRY_MAX: Duration = Duration::from_secs(64);
 /// How long an incoming connection may be silent before it is given up.
 pub const INCOMING_IDLE_MAX: Duration = Duration::from_secs(600);
 /// The first wait after the SA refused or was busy; doubled up to [`RETRY_MAX`].

@@ -35,6 +35,7 @@ pub(crate) struct Path {
 /// The trouble with a neighbour that the log knows of.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Noticed {
+    pub(crate) unconnected: bool,
     pub(crate) unresolved: bool,
     pub(crate) too_big: bool,
 }

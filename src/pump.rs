@@ -52,9 +52,11 @@ pub fn pump<S: Shell, R>(
     shell.release_packets();
     loop {
         shell.schedule(outputs.deadline);
-        outputs.events.into_iter().flatten().for_each(|event| shell.observe(event));
-        outputs.actions.into_iter().flatten().for_each(|action| shell.execute(action));
-        if !outputs.has_more {
+        let events = outputs.events.iter_mut().map_while(Option::take);
+        events.for_each(|event| shell.observe(event));
+        let actions = outputs.actions.iter_mut().map_while(Option::take);
+        actions.for_each(|action| shell.execute(action));
+        if !has_more {
             return result;
         }
         has_more = shell.with_interface(|interface, _| outputs.drain(interface));
@@ -70,13 +72,18 @@ struct Outputs {
 }
 
 impl Outputs {
-    fn drain<B: PacketBuf>(interface: &mut Interface<B>) -> Self {
-        let actions: [_; BATCH_LEN] = array::from_fn(|_| interface.poll_action());
-        let deadline = interface.poll_timeout();
-        let events: [_; BATCH_LEN] = array::from_fn(|_| interface.poll_event());
-        let has_more =
-            matches!(actions.last(), Some(Some(_))) || matches!(events.last(), Some(Some(_)));
-        Self { actions, deadline, events, has_more }
+    const NONE: Self = Self {
+        actions: [const { None }; BATCH_LEN],
+        deadline: None,
+        events: [const { None }; BATCH_LEN],
+    };
+
+    /// Takes a batch out. Whether there may be more.
+    fn drain<B: PacketBuf>(&mut self, interface: &mut Interface<B>) -> bool {
+        let has_more_actions = fill(&mut self.actions, || interface.poll_action());
+        self.deadline = interface.poll_timeout();
+        let has_more_events = fill(&mut self.events, || interface.poll_event());
+        has_more_actions || has_more_events
     }
 }
 

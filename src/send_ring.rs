@@ -98,7 +98,9 @@ impl SendRing {
     /// Gives back a send that is still posted and of which `is_it` is true, for after a reset.
     pub(crate) fn reclaim(&mut self, is_it: impl Fn(Via) -> bool) -> Option<Posted> {
         let id = (0u32..).zip(self.slots.iter()).find_map(|(position, slot)| match slot.state {
-            SlotState::Posted(posted) if is_it(posted.via) => Some(SendId { slot: position, generation: slot.generation }),
+            SlotState::Posted(posted) if is_it(posted.via) => {
+                Some(SendId { slot: position, generation: slot.generation })
+            }
             SlotState::Posted(_) | SlotState::Vacant { .. } => None,
         })?;
         self.complete(id)

@@ -18,6 +18,7 @@ use crate::wire::{AddressFlags, ENCAPSULATION_BYTES, LinkAddress};
 use super::Interface;
 use super::transmit::Route;
 
+pub use incoming::IncomingRequest;
 pub(super) use listener::Listener;
 
 /// The mode of an interface.
@@ -91,8 +92,7 @@ impl<B: PacketBuf> Interface<B> {
         let path = self.paths.get(place)?;
         let PathState::Ready { handle, .. } = path.state else { return None };
         let mtu = self.mtu_of_path(&path.state);
-        let route =
-            Route::Datagram { handle, qpn: path.address.qpn(), is_multicast: false };
+        let route = Route::Datagram { handle, qpn: path.address.qpn(), is_multicast: false };
         if !self.may_connect(&path.address) {
             return Some(Transport::Datagram { route, mtu });
         }
@@ -158,6 +158,20 @@ impl<B: PacketBuf> Interface<B> {
             self.push_event(Event::MtuChanged(self.mtu()));
         }
         Ok(())
+    }
+
+    /// Closes every connection, and sends what waited for them by datagrams.
+    pub(super) fn close_connections(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
+        for place in 0..self.paths.capacity() {
+            self.disconnect_path(now, place, datapath);
+        }
+        self.close_all_incoming();
+    }
+
+    pub(super) fn close_all_incoming(&mut self) {
+        for place in 0..self.connections.incoming.capacity() {
+            self.close_incoming(place);
+        }
     }
 
     /// The largest MTU that connected mode can have here.

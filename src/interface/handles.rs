@@ -104,7 +104,13 @@ impl<B: PacketBuf> Interface<B> {
         match owner {
             Target::Path(place) => self.on_path_addressed(now, place, handle, datapath),
             Target::Group(place) => self.on_group_addressed(now, place, handle, datapath),
-            Target::Handle(_) | Target::QueuePair | Target::Sa => {}
+            Target::Handle(_)
+            | Target::Incoming(_)
+            | Target::Listener
+            | Target::Outgoing(_)
+            | Target::QueuePair
+            | Target::Reaper
+            | Target::Sa => {}
         }
     }
 
@@ -118,7 +124,13 @@ impl<B: PacketBuf> Interface<B> {
         match owner {
             Target::Path(place) => self.on_path_unaddressed(now, place, handle, sink),
             Target::Group(place) => self.on_group_unaddressed(now, place, handle),
-            Target::Handle(_) | Target::QueuePair | Target::Sa => {}
+            Target::Handle(_)
+            | Target::Incoming(_)
+            | Target::Listener
+            | Target::Outgoing(_)
+            | Target::QueuePair
+            | Target::Reaper
+            | Target::Sa => {}
         }
     }
 }

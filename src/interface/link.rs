@@ -10,10 +10,11 @@ use crate::ib::{PkeyIndex, PortAttributes};
 use crate::limits::{DRAIN_MAX, REOPEN_AFTER};
 use crate::packet::{DataPath, PacketBuf, PacketSink};
 use crate::queue_pair::QueuePairState;
+use crate::send_ring::Via;
 use crate::time::Instant;
 use crate::wire::{AddressFlags, BroadcastGroup, ENCAPSULATION_BYTES, LinkAddress};
 
-use super::{Interface, PortEvent, SendQueue};
+use super::{Interface, Mode, PortEvent, SendQueue};
 
 /// What the administrator wants.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -60,6 +61,7 @@ impl<B: PacketBuf> Interface<B> {
             self.adopt_broadcast_record();
             let next = self.next_lifecycle();
             if next == self.lifecycle {
+                self.reconcile_listener(now);
                 return;
             }
             self.enter(now, next, sink);
@@ -121,6 +123,7 @@ impl<B: PacketBuf> Interface<B> {
         self.lifecycle = next;
         if was_up {
             self.push_event(Event::LinkDown);
+            self.close_all_incoming();
         }
         match next {
             Lifecycle::Down | Lifecycle::AwaitingPartition | Lifecycle::AwaitingPort => {}
@@ -285,8 +288,10 @@ impl<B: PacketBuf> Interface<B> {
         };
         let parameters = joined.record.parameters;
         let mtu = self.port.mtu.min(parameters.mtu).bytes() - ENCAPSULATION_BYTES;
-        if core::mem::replace(&mut self.datagram_mtu, mtu) != mtu {
-            self.push_event(Event::MtuChanged(mtu));
+        let before = self.mtu();
+        self.datagram_mtu = mtu;
+        if self.mtu() != before {
+            self.push_event(Event::MtuChanged(self.mtu()));
         }
         self.qkey = parameters.qkey;
         match self.queue_pair.state {
@@ -438,9 +443,11 @@ impl<B: PacketBuf> Interface<B> {
     /// The adapter touches no buffer any more, and the data path has all of them back: no
     /// completion will come for what was posted.
     fn on_queue_pair_reset(&mut self) {
-        while let Some(posted) = self.sends.reclaim() {
+        while let Some(posted) = self.sends.reclaim(|via| matches!(via, Via::Handle(_))) {
             self.counters.count(Counter::SendFlushed);
-            self.release_handle(posted.handle);
+            if let Via::Handle(handle) = posted.via {
+                self.release_handle(handle);
+            }
         }
         self.queue_pair.receives_posted = 0;
         self.enter_queue_pair(QueuePairState::Reset);
@@ -474,7 +481,10 @@ impl<B: PacketBuf> Interface<B> {
             }
             QueuePairState::Open { .. }
             | QueuePairState::QkeyWanted { .. }
-            | QueuePairState::SettingQkey { .. } => self.refill_receives(now, datapath),
+            | QueuePairState::SettingQkey { .. } => {
+                self.refill_receives(now, datapath);
+                self.refill_all_connected(now, datapath);
+            }
             QueuePairState::OpenWanted(_)
             | QueuePairState::Opening(_)
             | QueuePairState::CloseWaiting
@@ -523,7 +533,11 @@ impl<B: PacketBuf> Interface<B> {
 
     /// The link-layer address.
     pub fn address(&self) -> LinkAddress {
-        LinkAddress::new(AddressFlags::empty(), self.qpn, self.port.gid)
+        let flags = match self.mode {
+            Mode::Datagram => AddressFlags::empty(),
+            Mode::Connected => AddressFlags::RC,
+        };
+        LinkAddress::new(flags, self.qpn, self.port.gid)
     }
 
     /// Returns whether the interface has a carrier.

@@ -1,9 +1,11 @@
 //! What an admin sees of an interface.
 
+use crate::connection::OutgoingState;
 use crate::counters::Counters;
 use crate::group::Role;
-use crate::ib::{Lid, Mgid, Mlid};
+use crate::ib::{Gid, Lid, Mgid, Mlid, Qpn};
 use crate::packet::PacketBuf;
+use crate::path::Path;
 use crate::wire::LinkAddress;
 
 use super::Interface;
@@ -18,12 +20,25 @@ pub struct NeighborRow {
     pub lid: Option<Lid>,
     /// The state.
     pub state: &'static str,
+    /// What carries large packets: `datagram`, or the state of the connection.
+    pub transport: &'static str,
     /// The largest packet that goes to it whole, in bytes.
     pub mtu: usize,
     /// Packets that wait.
     pub queued: u32,
     /// Packets posted to it.
     pub sent: u64,
+}
+
+/// A line of the table of incoming connections.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct IncomingRow {
+    /// The port of the peer.
+    pub gid: Gid,
+    /// Its datagram queue pair.
+    pub qpn: Qpn,
+    /// The state.
+    pub state: &'static str,
 }
 
 /// A line of the table of groups.
@@ -75,7 +90,8 @@ impl<B: PacketBuf> Interface<B> {
     pub fn packets_queued(&self) -> u32 {
         let paths = self.paths.iter().map(|path| path.queue.packets());
         let groups = self.groups.iter().map(|(_, group)| group.queue.packets());
-        paths.chain(groups).sum()
+        let held = self.connections.outgoing.iter().map(|(_, outgoing)| outgoing.held.packets());
+        paths.chain(groups).chain(held).sum()
     }
 
     /// The neighbours, in the order of their places.
@@ -84,9 +100,27 @@ impl<B: PacketBuf> Interface<B> {
             address: path.address,
             lid: path.state.record().map(|record| record.lid),
             state: path.state.name(),
-            mtu: self.mtu_of_path(&path.state),
+            transport: self.connection_state(path).map_or("datagram", OutgoingState::name),
+            mtu: match self.connection_state(path) {
+                Some(OutgoingState::Live { mtu }) => *mtu,
+                Some(_) | None => self.mtu_of_path(&path.state),
+            },
             queued: path.queue.packets(),
             sent: path.sent,
+        })
+    }
+
+    fn connection_state(&self, path: &Path) -> Option<&OutgoingState> {
+        let outgoing = self.connections.outgoing.get(path.connection?)?;
+        Some(&outgoing.state)
+    }
+
+    /// The incoming connections: who is at the other end, and the state.
+    pub fn incoming(&self) -> impl Iterator<Item = IncomingRow> + '_ {
+        self.connections.incoming.iter().map(|(_, incoming)| IncomingRow {
+            gid: incoming.peer.gid,
+            qpn: incoming.peer.qpn,
+            state: incoming.state.name(),
         })
     }
 

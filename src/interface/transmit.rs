@@ -5,9 +5,7 @@ use zerocopy::IntoBytes;
 use crate::action::{HandleId, Target};
 use crate::counters::{Counter, DropReason};
 use crate::ib::{IbMtu, Qpn};
-use crate::packet::{
-    CompletionStatus, ConnectedSend, DataPath, DatagramSend, PacketBuf, SendId,
-};
+use crate::packet::{CompletionStatus, ConnectedSend, DataPath, DatagramSend, PacketBuf, SendId};
 use crate::send_ring::{Posted, Via};
 use crate::size::Oversize;
 use crate::storage::Pending;
@@ -221,7 +219,7 @@ impl<B: PacketBuf> Interface<B> {
 
     /// Sends packets that waited for room in the ring, before the network stack is asked for more.
     /// Each object has one turn: one that needs more room than there is goes to the end again.
-    fn drain_backlog(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
+    pub(super) fn drain_backlog(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
         for _ in 0..self.backlog.len() {
             if self.sends.vacant() == 0 {
                 return;
@@ -237,6 +235,7 @@ impl<B: PacketBuf> Interface<B> {
                 | Target::Listener
                 | Target::Outgoing(_)
                 | Target::QueuePair
+                | Target::Reaper
                 | Target::Sa => {}
             }
         }

@@ -124,7 +124,7 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     /// The rules of size for a packet that is larger than what its neighbour takes now.
-    fn send_above_mtu(
+    pub(super) fn send_above_mtu(
         &mut self,
         now: Instant,
         place: u32,
@@ -210,17 +210,15 @@ impl<B: PacketBuf> Interface<B> {
         new: u32,
         datapath: &mut impl DataPath<B>,
     ) {
+        if self.paths.get(old).is_some_and(|path| path.connection.is_some()) {
+            self.counters.count(Counter::ConnectionsRetired);
+        }
+        self.retire_connection_of(old);
         while let Some(path) = self.paths.get_mut(old) {
             let Some(pending) = self.pending.pop(&mut path.queue) else { break };
             let Pending { protocol, packet, bytes: _ } = pending;
             self.queue_within_link(now, new, protocol, packet, datapath);
         }
-        let connection = self.paths.get(old).and_then(|path| path.connection);
-        while let Some(pending) = connection.and_then(|connection| self.take_held(connection)) {
-            let Pending { protocol, packet, bytes: _ } = pending;
-            self.queue_within_link(now, new, protocol, packet, datapath);
-        }
-        self.retire_connection_of(old);
         if let Some(path) = self.paths.get_mut(old) {
             path.hold_until = None;
         }
@@ -239,7 +237,7 @@ impl<B: PacketBuf> Interface<B> {
         self.arm_path(place);
     }
 
-    fn arm_path(&mut self, place: u32) {
+    pub(super) fn arm_path(&mut self, place: u32) {
         let Some(path) = self.paths.get(place) else {
             return;
         };
@@ -569,7 +567,7 @@ impl<B: PacketBuf> Interface<B> {
         }
     }
 
-    fn queue_on_path(
+    pub(super) fn queue_on_path(
         &mut self,
         now: Instant,
         place: u32,
@@ -612,12 +610,7 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     /// Sends what waits for a path that is ready, as far as the ring has room.
-    pub(super) fn drain_path(
-        &mut self,
-        now: Instant,
-        place: u32,
-        datapath: &mut impl DataPath<B>,
-    ) {
+    pub(super) fn drain_path(&mut self, now: Instant, place: u32, datapath: &mut impl DataPath<B>) {
         while let Some(transport) = self.transport_of(now, place) {
             let Some(path) = self.paths.get_mut(place) else { return };
             let first = self.pending.first_bytes(&path.queue);

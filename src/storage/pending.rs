@@ -86,6 +86,23 @@ impl<B> PendingStore<B> {
         Some(pending)
     }
 
+    /// Moves all of one queue behind another.
+    pub(crate) fn append(&mut self, to: &mut Queue, from: &mut Queue) {
+        let Queue { ends, packets, bytes } = core::mem::take(from);
+        let Some((first, last)) = ends else { return };
+        to.ends = match to.ends {
+            Some((head, tail)) => {
+                if let Some(entry) = self.entries.get_mut(tail) {
+                    entry.next = Some(first);
+                }
+                Some((head, last))
+            }
+            None => Some((first, last)),
+        };
+        to.packets += packets;
+        to.bytes = to.bytes.saturating_add(bytes);
+    }
+
     /// The length of the first packet.
     pub(crate) fn first_bytes(&self, queue: &Queue) -> Option<u32> {
         let (first, _) = queue.ends?;
@@ -120,6 +137,23 @@ mod tests {
         let order: [_; 4] = core::array::from_fn(|_| store.pop(&mut a).map(|p| p.packet));
         assert_eq!(order, [Some(1), Some(2), Some(3), None]);
         assert!(a.is_empty() && !b.is_empty() && !store.is_empty());
+    }
+
+    #[test]
+    fn a_queue_moves_whole_behind_another() {
+        let mut store = PendingStore::new(4).unwrap();
+        let (mut a, mut b) = (Queue::default(), Queue::default());
+        store.append(&mut a, &mut b);
+        assert!(a.is_empty());
+        for packet in [1, 2] {
+            store.push(&mut b, pending(packet)).unwrap();
+        }
+        store.append(&mut a, &mut b);
+        store.push(&mut b, pending(3)).unwrap();
+        store.append(&mut a, &mut b);
+        assert_eq!((a.packets(), b.is_empty()), (3, true));
+        let order: [_; 4] = core::array::from_fn(|_| store.pop(&mut a).map(|p| p.packet));
+        assert_eq!(order, [Some(1), Some(2), Some(3), None]);
     }
 
     #[test]

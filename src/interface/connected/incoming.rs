@@ -9,7 +9,7 @@ use crate::counters::{Counter, DropReason};
 use crate::ib::{Gid, Psn};
 use crate::interface::Interface;
 use crate::interface::link::Lifecycle;
-use crate::limits::{DRAIN_MAX, INCOMING_IDLE_MAX};
+use crate::limits::{DRAIN_MAX, INCOMING_IDLE_MAX, RECEIVE_REFILL};
 use crate::packet::{
     Cast, CompletionStatus, ConnectedReceive, DataPath, Delivery, PacketBuf, ReceiveQueue,
 };
@@ -52,8 +52,7 @@ impl<B: PacketBuf> Interface<B> {
             return self.refuse(RejectReason::NoResources);
         }
         let state = IncomingState::AcceptWanted(id);
-        let incoming =
-            Incoming { peer, state, operation: 0, receives_posted: 0, used_at: now };
+        let incoming = Incoming { peer, state, operation: 0, receives_posted: 0, used_at: now };
         let Ok(place) = self.connections.incoming.insert(incoming) else {
             return self.refuse(RejectReason::NoResources);
         };
@@ -184,7 +183,7 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     /// Gives an incoming connection up, from whatever it is doing.
-    pub(super) fn close_incoming(&mut self, place: u32) {
+    pub(in crate::interface) fn close_incoming(&mut self, place: u32) {
         let Some(incoming) = self.connections.incoming.get(place) else { return };
         let next = match incoming.state {
             // Not accepted yet: the shell is told nothing, and the REQ runs out.
@@ -256,11 +255,6 @@ impl<B: PacketBuf> Interface<B> {
         let live = self.connections.incoming.iter().filter(|(_, one)| one.state.is_in_use());
         let oldest = live.map(|(_, incoming)| incoming.used_at).min();
         self.set_timer(Target::Reaper, oldest.map(|at| at + INCOMING_IDLE_MAX));
-    }
-
-    /// The peer ended an incoming connection, or it is stale.
-    pub(in crate::interface) fn on_incoming_lost(&mut self, place: u32) {
-        self.close_incoming(place);
     }
 
     pub(in crate::interface) fn incoming_place(&self, connection: ConnectionId) -> Option<u32> {
@@ -364,7 +358,7 @@ impl<B: PacketBuf> Interface<B> {
             }
             if datapath.post_connected_receive(queue, bytes).is_err() {
                 self.counters.count(Counter::ReceivePostFailed);
-                self.retry_refill(now);
+                self.set_timer(Target::QueuePair, Some(now + RECEIVE_REFILL));
                 return;
             }
             *posted += 1;

@@ -1,9 +1,9 @@
 //! Whether the interface listens for connections.
 
 use crate::action::{Action, OpId, Target, VerbError};
+use crate::interface::Interface;
 use crate::interface::connected::Mode;
 use crate::interface::link::Lifecycle;
-use crate::interface::Interface;
 use crate::limits::REOPEN_AFTER;
 use crate::packet::PacketBuf;
 use crate::time::Instant;
@@ -26,7 +26,9 @@ pub(super) enum ListenerState {
     CloseWanted,
     Closing,
     /// It could not be opened, and is again at a time.
-    BackingOff { retry_at: Instant },
+    BackingOff {
+        retry_at: Instant,
+    },
 }
 
 impl Listener {

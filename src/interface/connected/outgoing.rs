@@ -9,9 +9,7 @@ use crate::event::Notice;
 use crate::ib::{Psn, ServiceId};
 use crate::interface::Interface;
 use crate::interface::transmit::Route;
-use crate::limits::{
-    CONNECT_RETRY_FIRST, CONNECT_RETRY_MAX, PENDING_MAX,
-};
+use crate::limits::{CONNECT_RETRY_FIRST, CONNECT_RETRY_MAX, PENDING_MAX};
 use crate::packet::{DataPath, PacketBuf, PacketSink};
 use crate::path::PathState;
 use crate::send_ring::Via;
@@ -191,11 +189,13 @@ impl<B: PacketBuf> Interface<B> {
         self.send_held(now, place, datapath);
     }
 
-    /// The path does not want its connection any more. What waited for it was taken out before.
+    /// The path does not want its connection any more. What waited for it waits for the path again.
     pub(in crate::interface) fn retire_connection_of(&mut self, path: u32) {
-        let Some(place) = self.paths.get_mut(path).and_then(|path| path.connection.take()) else {
-            return;
-        };
+        let Some(place) = self.paths.get(path).and_then(|path| path.connection) else { return };
+        self.requeue_held(place);
+        if let Some(path) = self.paths.get_mut(path) {
+            path.connection = None;
+        }
         let Some(outgoing) = self.connections.outgoing.get_mut(place) else { return };
         outgoing.path = None;
         let next = match outgoing.state {
@@ -211,6 +211,17 @@ impl<B: PacketBuf> Interface<B> {
             OutgoingState::OpeningUnwanted => return,
         };
         self.enter_outgoing(place, next);
+    }
+
+    /// The path is to do without its connection: what waited for that goes by datagrams.
+    pub(super) fn disconnect_path(
+        &mut self,
+        now: Instant,
+        path: u32,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        self.retire_connection_of(path);
+        self.drain_path(now, path, datapath);
     }
 
     fn forget_outgoing(&mut self, place: u32) {
@@ -283,16 +294,25 @@ impl<B: PacketBuf> Interface<B> {
         pending
     }
 
-    /// The connection is decided, or has taken too long: what waited for it goes the way that is open
-    /// now. It joins the path's queue behind what waits for room in the ring there.
+    /// The connection is decided: what waited for it goes the way that is open now, behind what waits
+    /// for room in the ring.
     fn send_held(&mut self, now: Instant, place: u32, datapath: &mut impl DataPath<B>) {
         let Some(path) = self.connections.outgoing.get(place).and_then(|one| one.path) else {
             return;
         };
-        while let Some(Pending { protocol, packet, bytes: _ }) = self.take_held(place) {
-            self.queue_on_path(now, path, protocol, packet, datapath);
-        }
+        self.requeue_held(place);
         self.drain_path(now, path, datapath);
+    }
+
+    fn requeue_held(&mut self, place: u32) {
+        let Some(outgoing) = self.connections.outgoing.get_mut(place) else { return };
+        let Some(path_place) = outgoing.path else { return };
+        let Some(path) = self.paths.get_mut(path_place) else { return };
+        self.pending.append(&mut path.queue, &mut outgoing.held);
+        path.hold_until = path.hold_until.or(outgoing.hold_until.take());
+        outgoing.hold_until = None;
+        self.arm_outgoing(place);
+        self.arm_path(path_place);
     }
 
     /// What is held was held long enough: it is dealt with as if there were no connection.
