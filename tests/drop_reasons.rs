@@ -5,11 +5,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Adapter, Bench, Packet, broadcast, group, ipv4, path_to, peer, port};
+use common::{Adapter, Bench, Packet, broadcast, connected_peer, group, ipv4, path_to, peer, port};
 use ipoib_rs::action::{Action, SaError, SaRefusal, VerbError};
 use ipoib_rs::counters::DropReason;
 use ipoib_rs::ib::{Gid, IbMtu, Qpn};
-use ipoib_rs::interface::PortEvent;
+use ipoib_rs::interface::{Mode, PortEvent};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::packet::{CompletionStatus, Receive};
 use ipoib_rs::pump::pump;
@@ -65,6 +65,16 @@ fn provoke(bench: &mut Bench, reason: DropReason) -> u64 {
         DropReason::PendingStoreFull => {
             for at in 0..65 {
                 bench.send(&peer(1 + at / 30), EtherType::IPV4, ipv4(100, false)).unwrap();
+            }
+            1
+        }
+        DropReason::ConnectionQueueFull => {
+            bench.mode(Mode::Connected).unwrap();
+            bench.answer_all();
+            bench.send(&connected_peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
+            bench.answer_where(|action| !matches!(action, Action::OpenConnection { .. }));
+            for _ in 0..5 {
+                bench.send(&connected_peer(1), EtherType::IPV4, ipv4(9000, false)).unwrap();
             }
             1
         }
@@ -149,7 +159,7 @@ fn names_of_counters_are_unique() {
 
 #[test]
 fn limits_of_zero_and_beyond_numbering_are_refused() {
-    use ipoib_rs::interface::{AttachError, Config, Interface};
+    use ipoib_rs::interface::{AttachError, Config, Interface, Mode};
     for limits in [
         Limits { paths_max: 0, ..Limits::SMALL },
         Limits { send_queue_len: 0, ..Limits::SMALL },
@@ -157,7 +167,9 @@ fn limits_of_zero_and_beyond_numbering_are_refused() {
         Limits { pending_packets_max: u32::MAX, ..Limits::SMALL },
     ] {
         let scope = ipoib_rs::wire::Scope::LINK_LOCAL;
-        let config = Config { qpn: common::OWN_QPN, port: port(), scope, seed: 0, limits };
+        let (mode, connected) = (Mode::Datagram, None);
+        let config =
+            Config { qpn: common::OWN_QPN, port: port(), scope, mode, connected, seed: 0, limits };
         let attached: Result<Interface<Packet>, _> = Interface::attach(config);
         assert_eq!(attached.err(), Some(AttachError::LimitInvalid));
     }

@@ -247,6 +247,7 @@ impl<B: PacketBuf> Interface<B> {
 
     /// Gives back all that a path has, and its place. No packet waits for it.
     fn remove_path(&mut self, place: u32) {
+        self.retire_connection_of(place);
         let Some(path) = self.paths.get(place) else {
             return;
         };

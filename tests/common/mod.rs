@@ -5,25 +5,29 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file is a crate and uses a part of it")]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
 use ipoib_rs::action::{
-    Action, AddressVector, GlobalRoute, GroupParameters, GroupRecord, HandleId, JoinRequest, OpId,
-    PathQuery, PathRecord, QueuePairChange, SaCapabilities, SaError, VerbError,
+    Action, AddressVector, ConnectError, ConnectRequest, ConnectionId, ConnectionParameters,
+    GlobalRoute, GroupParameters, GroupRecord, HandleId, JoinRequest, OpId, PathQuery, PathRecord,
+    QueuePairChange, RejectReason, RequestId, SaCapabilities, SaError, VerbError,
 };
 use ipoib_rs::counters::{Counter, DropReason};
 use ipoib_rs::event::Event;
 use ipoib_rs::ib::{
     FlowLabel, Gid, IbMtu, Lid, Mgid, Mlid, Partition, Pkey, PkeyIndex, PortAttributes, Qkey, Qpn,
-    RateCode, ServiceLevel,
+    RateCode, ServiceId, ServiceLevel,
 };
-use ipoib_rs::interface::{Config, Interface, PortEvent, RingFull};
+use ipoib_rs::interface::{
+    Config, ConnectedSupport, IncomingRequest, Interface, Mode, ModeError, PortEvent, RingFull,
+};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::packet::{
-    CompletionStatus, DataPath, DatagramSend, Delivery, NoHeadroom, PacketBuf, PacketSink,
-    PostReceiveError, Receive, SendId, ShortPacket,
+    CompletionStatus, ConnectedReceive, ConnectedSend, DataPath, DatagramSend, Delivery,
+    NoHeadroom, PacketBuf, PacketSink, PostReceiveError, Receive, ReceiveQueue, SendId,
+    ShortPacket,
 };
 use ipoib_rs::pump::{Shell, pump};
 use ipoib_rs::time::Instant;
@@ -105,6 +109,13 @@ pub struct Adapter {
     pub refuses_sends: bool,
     pub refuses_receives: bool,
     pub refuses_fragments: bool,
+    pub posted_connected: VecDeque<(ConnectedSend, Packet)>,
+    /// Everything that was ever posted on a connection.
+    pub connected_wire: Vec<(ConnectedSend, Vec<u8>)>,
+    pub shared_receives_posted: u32,
+    /// Receives on queues of their own, by connection.
+    pub own_receives_posted: BTreeMap<usize, u32>,
+    pub refuses_connected_sends: bool,
 }
 
 impl PacketSink<Packet> for Adapter {
@@ -135,6 +146,33 @@ impl DataPath<Packet> for &mut Adapter {
         }
         self.wire.push((send, packet.bytes.clone()));
         self.posted.push_back((send, packet));
+        Ok(())
+    }
+
+    fn post_connected_send(&mut self, send: ConnectedSend, packet: Packet) -> Result<(), Packet> {
+        if self.refuses_connected_sends {
+            return Err(packet);
+        }
+        self.connected_wire.push((send, packet.bytes.clone()));
+        self.posted_connected.push_back((send, packet));
+        Ok(())
+    }
+
+    fn post_connected_receive(
+        &mut self,
+        queue: ReceiveQueue,
+        bytes: usize,
+    ) -> Result<(), PostReceiveError> {
+        assert!(bytes <= 65524);
+        if self.refuses_receives {
+            return Err(PostReceiveError);
+        }
+        match queue {
+            ReceiveQueue::Shared => self.shared_receives_posted += 1,
+            ReceiveQueue::Of(connection) => {
+                *self.own_receives_posted.entry(connection.index()).or_default() += 1;
+            }
+        }
         Ok(())
     }
 
@@ -195,6 +233,10 @@ pub struct Bench {
     /// Memberships at the SA, by group and JoinState bit.
     pub members: Vec<(Mgid, u8)>,
     pub wakes: u32,
+    /// Connections that exist at the adapter.
+    pub connections: Vec<ConnectionId>,
+    pub is_listening: bool,
+    pub shares_receives: bool,
 }
 
 impl Shell for Bench {
@@ -274,10 +316,21 @@ pub fn ipv4(len: usize, dont_fragment: bool) -> Vec<u8> {
 }
 
 impl Bench {
-    /// Attached, administratively down.
+    /// Attached, administratively down, in datagram mode.
     pub fn new(port: PortAttributes, limits: Limits) -> Self {
+        Self::new_with(port, limits, Mode::Datagram, true)
+    }
+
+    /// Attached, administratively down.
+    pub fn new_with(
+        port: PortAttributes,
+        limits: Limits,
+        mode: Mode,
+        shares_receives: bool,
+    ) -> Self {
         let scope = Scope::LINK_LOCAL;
-        let config = Config { qpn: OWN_QPN, port, scope, seed: 1, limits };
+        let connected = Some(ConnectedSupport { mtu_max: 65520, shares_receives });
+        let config = Config { qpn: OWN_QPN, port, scope, mode, connected, seed: 1, limits };
         Self {
             interface: Interface::attach(config).unwrap(),
             adapter: Adapter::default(),
@@ -290,6 +343,9 @@ impl Bench {
             attached: Vec::new(),
             members: Vec::new(),
             wakes: 0,
+            connections: Vec::new(),
+            is_listening: false,
+            shares_receives,
         }
     }
 
@@ -303,6 +359,19 @@ impl Bench {
         bench.admin_up();
         bench.answer_all();
         assert!(bench.interface.is_link_up(), "{}", bench.interface.state_name());
+        bench
+    }
+
+    /// Up, with carrier, in connected mode.
+    pub fn connected() -> Self {
+        Self::connected_with(Limits::DEFAULT, true)
+    }
+
+    pub fn connected_with(limits: Limits, shares_receives: bool) -> Self {
+        let mut bench = Self::new_with(port(), limits, Mode::Connected, shares_receives);
+        bench.admin_up();
+        bench.answer_all();
+        assert!(bench.interface.is_link_up() && bench.is_listening);
         bench
     }
 
@@ -443,6 +512,38 @@ impl Bench {
                 self.verb(op, Ok(()));
             }
             Action::ModifyQueuePair { op, change } => self.modify(op, change),
+            Action::Listen { op, service } => {
+                assert_eq!(service, ServiceId::of_interface(OWN_QPN));
+                self.is_listening = true;
+                self.verb(op, Ok(()));
+            }
+            Action::Unlisten { op } => {
+                self.is_listening = false;
+                self.verb(op, Ok(()));
+            }
+            Action::OpenConnection { op, connection, request } => {
+                let qpn = Qpn::new((request.service.0 & 0xFF_FFFF) as u32).unwrap();
+                self.open(connection);
+                self.connect_answer(op, Ok(ConnectionParameters { qpn, receive_mtu: 65524 }));
+            }
+            Action::AcceptConnection { op, connection, .. } => {
+                self.open(connection);
+                self.verb(op, Ok(()));
+            }
+            Action::ErrConnection { op, connection } => {
+                self.verb(op, Ok(()));
+                self.flush_receives(connection);
+            }
+            Action::PostDrainMarker { op, .. } => self.verb(op, Ok(())),
+            Action::DestroyConnection { op, connection } => {
+                while let Some(at) = self.posted_on(connection) {
+                    let (send, packet) = self.adapter.posted_connected.remove(at).unwrap();
+                    packet.end();
+                    self.complete_id(send.id, CompletionStatus::Flushed);
+                }
+                self.connections.retain(|&one| one != connection);
+                self.verb(op, Ok(()));
+            }
             Action::JoinGroup { op, request } => {
                 self.join_answer(op, Ok(record_of(&request)));
                 self.members.push((request.mgid, request.membership.join_state()));
@@ -474,6 +575,101 @@ impl Bench {
             | QueuePairChange::ReadyToSend { .. }
             | QueuePairChange::SetQkey { .. } => {}
         }
+    }
+
+    pub fn open(&mut self, connection: ConnectionId) {
+        assert!(!self.connections.contains(&connection), "opened twice");
+        self.connections.push(connection);
+    }
+
+    fn posted_on(&self, connection: ConnectionId) -> Option<usize> {
+        let posted = &self.adapter.posted_connected;
+        posted.iter().position(|(send, _)| send.connection == connection)
+    }
+
+    /// What an adapter does with the receives of a queue pair that went to the error state.
+    fn flush_receives(&mut self, connection: ConnectionId) {
+        if self.shares_receives {
+            pump(self, |interface, _| interface.handle_last_wqe(connection));
+            return;
+        }
+        let now = self.now;
+        while let Some(posted) = self.adapter.own_receives_posted.get_mut(&connection.index()) {
+            if *posted == 0 {
+                break;
+            }
+            *posted -= 1;
+            let status = CompletionStatus::Flushed;
+            pump(self, |interface, adapter| {
+                interface.handle_connected_receive_failed(now, connection, status, adapter);
+            });
+        }
+    }
+
+    /// Completes the oldest send that is posted on a connection.
+    pub fn complete_connected(&mut self, status: CompletionStatus) {
+        let posted = self.adapter.posted_connected.pop_front();
+        let (send, packet) = posted.expect("something is posted on a connection");
+        packet.end();
+        self.complete_id(send.id, status);
+    }
+
+    pub fn connect_answer(&mut self, op: OpId, answer: Result<ConnectionParameters, ConnectError>) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_connect_answer(now, op, answer, adapter);
+        });
+    }
+
+    pub fn connection_lost(&mut self, connection: ConnectionId) {
+        let now = self.now;
+        pump(self, |interface, adapter| {
+            interface.handle_connection_lost(now, connection, adapter);
+        });
+    }
+
+    /// A peer asks for a connection.
+    pub fn request(&mut self, from: &LinkAddress, receive_mtu: u32) -> Result<(), RejectReason> {
+        let now = self.now;
+        let peer = ConnectionParameters { qpn: from.qpn(), receive_mtu };
+        let request = IncomingRequest { id: RequestId(7), gid: from.gid(), peer };
+        pump(self, |interface, _| interface.handle_connect_request(now, request))
+    }
+
+    pub fn receive_connected(&mut self, connection: ConnectionId, bytes: impl Into<Vec<u8>>) {
+        let (now, packet) = (self.now, Packet::new(bytes));
+        if self.shares_receives {
+            self.adapter.shared_receives_posted -= 1;
+        } else if let Some(posted) = self.adapter.own_receives_posted.get_mut(&connection.index()) {
+            *posted -= 1;
+        }
+        pump(self, |interface, adapter| {
+            let receive = ConnectedReceive { connection, packet };
+            interface.handle_connected_receive(now, receive, adapter);
+        });
+    }
+
+    pub fn mode(&mut self, mode: Mode) -> Result<(), ModeError> {
+        let now = self.now;
+        pump(self, |interface, adapter| interface.handle_mode(now, mode, adapter))
+    }
+
+    /// Takes the one connection request that waits.
+    pub fn take_open(&mut self) -> (OpId, ConnectionId, ConnectRequest) {
+        let is_open = |action: &Action| matches!(action, Action::OpenConnection { .. });
+        let at = self.actions.iter().position(is_open);
+        match self.actions.remove(at.expect("a connection is asked for")) {
+            Some(Action::OpenConnection { op, connection, request }) => {
+                self.open(connection);
+                (op, connection, request)
+            }
+            _ => unreachable!(),
+        }
+    }
+
+    pub fn opens_waiting(&self) -> usize {
+        let is_open = |action: &&Action| matches!(action, Action::OpenConnection { .. });
+        self.actions.iter().filter(is_open).count()
     }
 
     pub fn verb(&mut self, op: OpId, result: Result<(), VerbError>) {
@@ -552,6 +748,8 @@ impl Bench {
         assert_eq!(self.events.last(), Some(&Event::Detached));
         assert_eq!((self.handles, self.attached, self.members), (vec![], vec![], vec![]));
         assert!(self.adapter.posted.is_empty() && self.deadline.is_none());
+        assert!(self.adapter.posted_connected.is_empty() && !self.is_listening);
+        assert_eq!(self.connections, []);
         assert_eq!(self.interface.packets_queued(), 0);
     }
 }
@@ -577,6 +775,11 @@ pub fn path_to(query: &PathQuery) -> PathRecord {
         rate: RateCode::new(3).unwrap(),
         global: None,
     }
+}
+
+/// The address of peer number `n`, with the RC flag.
+pub fn connected_peer(n: u8) -> LinkAddress {
+    LinkAddress::new(AddressFlags::RC, peer(n).qpn(), peer(n).gid())
 }
 
 /// The group that carries an IP multicast group in the default partition.

@@ -168,6 +168,7 @@ impl<B: PacketBuf> Interface<B> {
             (IncomingState::Destroying, _) => {
                 self.set_timer(Target::Incoming(place), None);
                 self.connections.incoming.remove(place);
+                self.arm_reaper();
             }
             (
                 IncomingState::AcceptWanted(_)
@@ -189,6 +190,7 @@ impl<B: PacketBuf> Interface<B> {
             // Not accepted yet: the shell is told nothing, and the REQ runs out.
             IncomingState::AcceptWanted(_) => {
                 self.connections.incoming.remove(place);
+                self.arm_reaper();
                 return;
             }
             IncomingState::Accepting => IncomingState::AcceptingUnwanted,
