@@ -42,8 +42,8 @@ pub(crate) struct Ah {
 }
 
 impl Ah {
-    /// `None` if the LID is 0 or the permissive LID, or if it is a multicast LID and there is no GRH
-    /// for a group (IBA 10.5.2), or the other way round.
+    /// `None` if the LID is 0 or the permissive LID, or if it is a multicast LID and there is no
+    /// GRH for a group (IBA 10.5.2), or the other way round.
     pub(crate) fn new(port: PortId, address: &AddressVector) -> Option<Self> {
         let group = address.grh.and_then(|(gid, _)| Mgid::new(gid));
         let destination = match (Lid::new(address.lid), Mlid::new(address.lid), group) {

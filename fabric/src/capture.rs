@@ -50,8 +50,8 @@ const ERF_FLAG_VARYING_LENGTH: u8 = 1 << 2;
 
 /// Writes one of a transit's packets as a record of a capture file to the front of `out`: packet
 /// `number`, from 0, of [`Transit::packet_count`]. Its length, or `None` if there is no such packet
-/// or `out` is shorter than that; [`RECORD_BYTES_MAX`] bytes are always enough. The epoch of `now` is
-/// taken to be that of Unix.
+/// or `out` is shorter than that; [`RECORD_BYTES_MAX`] bytes are always enough. The epoch of `now`
+/// is taken to be that of Unix.
 pub fn encode_record(
     transit: &Transit,
     number: u32,

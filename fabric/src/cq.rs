@@ -77,8 +77,8 @@ impl From<WorkError> for CompletionStatus {
 /// A datagram or a message that arrived (IBA 11.4.2.1).
 #[derive(Debug)]
 pub struct Arrival {
-    /// Of a datagram: 40 bytes that hold the GRH, or zeros if there was none, then the payload. Of a
-    /// connection: the message.
+    /// Of a datagram: 40 bytes that hold the GRH, or zeros if there was none, then the payload. Of
+    /// a connection: the message.
     pub packet: Packet,
     /// Whether the first 40 bytes are a GRH.
     pub has_grh: bool,

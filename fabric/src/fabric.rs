@@ -36,8 +36,8 @@ pub struct Fabric {
     ports: Vec<Port>,
     switch: Switch,
     outlet: Outlet,
-    /// The queue pairs that have something to send: for datagrams one entry for each, in the order of
-    /// posting, for a connected queue pair one entry.
+    /// The queue pairs that have something to send: for datagrams one entry for each, in the order
+    /// of posting, for a connected queue pair one entry.
     egress: VecDeque<QpId>,
     /// The entries that there may be, over all queue pairs.
     egress_max: usize,

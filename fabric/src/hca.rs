@@ -177,8 +177,8 @@ impl Hca {
         while self.complete_send(qp, failure, outlet) {}
     }
 
-    /// Completes the oldest send of a queue pair; whether there was one. Its packet goes back to the
-    /// pool.
+    /// Completes the oldest send of a queue pair; whether there was one. Its packet goes back to
+    /// the pool.
     pub(crate) fn complete_send(
         &mut self,
         qp: QpId,

@@ -94,8 +94,8 @@ pub struct PortCounters {
     pub receives_missing: u64,
     /// Not received: longer than the posted receive, or cut at another path MTU than agreed.
     pub receives_too_short: u64,
-    /// Not received: no buffer for the copy of a multicast packet. Not sent: none for a message that
-    /// the sender has to keep.
+    /// Not received: no buffer for the copy of a multicast packet. Not sent: none for a message
+    /// that the sender has to keep.
     pub buffers_missing: u64,
     /// Not received: a datagram for a connected queue pair, or the other way round.
     pub wrong_services: u64,

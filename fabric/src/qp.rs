@@ -72,7 +72,8 @@ pub enum QpChange {
     /// are gone as well.
     Reset,
     /// From RESET or INIT to INIT. QP1 ignores both values: it takes packets of every P_Key in the
-    /// port's table, and its Q_Key is fixed (IBA 10.2.5, 10.9). A connected queue pair has no Q_Key.
+    /// port's table, and its Q_Key is fixed (IBA 10.2.5, 10.9). A connected queue pair has no
+    /// Q_Key.
     Init {
         /// Where the queue pair's P_Key stands in the port's table.
         pkey_index: PkeyIndex,

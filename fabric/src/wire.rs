@@ -29,7 +29,7 @@ pub(crate) const OPCODE_RC_ACKNOWLEDGE: u8 = 0x11;
 /// The acknowledge request bit of a BTH.
 pub(crate) const ACKNOWLEDGE_REQUEST: u8 = 1 << 7;
 /// An acknowledgement whose credit count means nothing (IBA 9.7.7.2.4).
-pub(crate) const AETH_ACK: u8 = 0b000 << 5 | 0x1F;
+pub(crate) const AETH_ACK: u8 = 0x1F;
 /// An RNR NAK; its low bits are a timer.
 pub(crate) const AETH_RNR_NAK: u8 = 0b001 << 5;
 /// A NAK; its low bits are a code.
@@ -118,8 +118,8 @@ pub(crate) const fn pad_bytes(payload_len: usize) -> usize {
     payload_len.wrapping_neg() % 4
 }
 
-/// PayLen of a GRH: from behind the GRH to the VCRC (IBA 8.3). `transport_len` is that of the BTH and
-/// what extends it.
+/// PayLen of a GRH: from behind the GRH to the VCRC (IBA 8.3). `transport_len` is that of the BTH
+/// and what extends it.
 pub(crate) const fn grh_payload_bytes(transport_len: usize, payload_len: usize) -> u16 {
     (transport_len + payload_len + pad_bytes(payload_len) + ICRC_BYTES) as u16
 }

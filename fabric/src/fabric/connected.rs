@@ -20,9 +20,9 @@ use crate::srq::SrqId;
 use crate::transit::{Flight, Header, Syndrome, Transit, Transport};
 
 impl Fabric {
-    /// Posts a message on a connected queue pair; [`Packet::empty`] is one as well. The packet is the
-    /// fabric's from now on, and goes back to the pool or to the receiver. The send completes when
-    /// the peer has acknowledged it, or in error.
+    /// Posts a message on a connected queue pair; [`Packet::empty`] is one as well. The packet is
+    /// the fabric's from now on, and goes back to the pool or to the receiver. The send completes
+    /// when the peer has acknowledged it, or in error.
     ///
     /// # Errors
     ///
@@ -70,7 +70,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// Takes the next packet of a connected queue pair through its adapter: a response, or a message.
+    /// Takes the next packet of a connected queue pair through its adapter: a response, or a
+    /// message.
     pub(super) fn serve(&mut self, id: QpId) -> Option<Transit> {
         let qp = self.qp_mut(id)?;
         let (state, port, qpn, pkey_index) = (qp.state, qp.port, qp.qpn, qp.pkey_index);

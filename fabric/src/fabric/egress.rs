@@ -32,8 +32,8 @@ pub(super) struct Launch {
 }
 
 impl Fabric {
-    /// The next packet that left a port, once for each port it goes to; all packets of a message of a
-    /// connection as one. Datagrams leave in the order in which they were posted and are complete
+    /// The next packet that left a port, once for each port it goes to; all packets of a message of
+    /// a connection as one. Datagrams leave in the order in which they were posted and are complete
     /// thereby; connected queue pairs take turns.
     pub fn poll_transit(&mut self) -> Option<Transit> {
         loop {

@@ -19,8 +19,8 @@ use crate::transit::{Header, Transit, Transport};
 impl Fabric {
     /// Lets a packet arrive at its port. The port is looked at now, not when the packet left: it
     /// may have gone down or have another LID or P_Key by now. What cannot be received is counted
-    /// and goes back to the pool. A message of a connection is answered; if it is not, its sender is
-    /// told as by [`Self::discard`].
+    /// and goes back to the pool. A message of a connection is answered; if it is not, its sender
+    /// is told as by [`Self::discard`].
     pub fn deliver(&mut self, transit: Transit) {
         let Transit {
             header,

@@ -22,7 +22,8 @@ impl Fabric {
         Ok(SrqId { hca, key })
     }
 
-    /// Destroys a shared receive queue, and the receives that are posted there without a completion.
+    /// Destroys a shared receive queue, and the receives that are posted there without a
+    /// completion.
     ///
     /// # Errors
     ///
@@ -56,8 +57,8 @@ impl Fabric {
     }
 
     /// Asks for [`crate::AsyncEvent::SrqLimitReached`] when the queue next holds fewer than `limit`
-    /// receives because a message took one (IBA 10.2.9.2); 0 takes the request back. Whether there is
-    /// such a queue.
+    /// receives because a message took one (IBA 10.2.9.2); 0 takes the request back. Whether there
+    /// is such a queue.
     pub fn set_srq_limit(&mut self, id: SrqId, limit: u32) -> bool {
         let Some(srq) = self.srq_mut(id) else {
             return false;

@@ -129,8 +129,8 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// [`CreateError::Unknown`] if the port, a completion queue or the shared receive queue does not
-    /// exist or is another adapter's, [`CreateError::TooMany`] for a second QP1 on a port,
+    /// [`CreateError::Unknown`] if the port, a completion queue or the shared receive queue does
+    /// not exist or is another adapter's, [`CreateError::TooMany`] for a second QP1 on a port,
     /// [`CreateError::Invalid`] for more than 16384 sends on a connected queue pair.
     pub fn create_qp(&mut self, port_id: PortId, config: &QpConfig) -> Result<QpId, CreateError> {
         let port = self
@@ -392,8 +392,8 @@ impl Fabric {
             .map_or(0, |port| port.attachments.len())
     }
 
-    /// Posts a datagram. The packet is the fabric's from now on: it moves to the receiver, or goes back
-    /// to the pool when the send fails.
+    /// Posts a datagram. The packet is the fabric's from now on: it moves to the receiver, or goes
+    /// back to the pool when the send fails.
     ///
     /// # Errors
     ///
