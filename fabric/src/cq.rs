@@ -20,8 +20,10 @@ pub struct CqId {
 /// A work request that ended.
 #[derive(Debug)]
 pub struct Completion {
-    /// The queue pair it was posted to.
+    /// The queue pair it was posted to, or that took it from a shared receive queue.
     pub qp: QpId,
+    /// That queue pair's number.
+    pub qpn: Qpn,
     /// What its poster called it.
     pub wr_id: u64,
     /// How it ended.
@@ -31,9 +33,10 @@ pub struct Completion {
 /// How a work request ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// A send whose packet left.
+    /// A datagram that left, or a message that the peer acknowledged.
     Sent,
-    /// A send whose packet did not leave and went back to the pool.
+    /// A datagram that did not leave, or a message that was not acknowledged: nobody knows whether
+    /// it arrived.
     SendFailed(WorkError),
     /// A receive that holds a packet.
     Received(Arrival),
@@ -46,25 +49,36 @@ pub enum Outcome {
 pub enum WorkError {
     /// The queue pair is in an error state.
     Flushed,
-    /// The message is longer than the port's MTU or than the posted receive.
+    /// A datagram is longer than the port's MTU, or a message than the posted receive.
     LocalLength,
     /// The queue pair cannot do it: its address handle is gone.
     LocalQpOperation,
+    /// The peer cannot receive a message of this kind or length.
+    RemoteInvalidRequest,
+    /// No acknowledgement came, however often the message was repeated.
+    RetryExceeded,
+    /// The peer had no receive, however often the message was repeated.
+    RnrRetryExceeded,
 }
 
 impl From<WorkError> for CompletionStatus {
     fn from(error: WorkError) -> Self {
         match error {
             WorkError::Flushed => Self::Flushed,
-            WorkError::LocalLength | WorkError::LocalQpOperation => Self::Failed,
+            WorkError::LocalLength
+            | WorkError::LocalQpOperation
+            | WorkError::RemoteInvalidRequest
+            | WorkError::RetryExceeded
+            | WorkError::RnrRetryExceeded => Self::Failed,
         }
     }
 }
 
-/// A datagram that arrived (IBA 11.4.2.1).
+/// A datagram or a message that arrived (IBA 11.4.2.1).
 #[derive(Debug)]
 pub struct Arrival {
-    /// 40 bytes that hold the GRH, or zeros if there was none, then the payload.
+    /// Of a datagram: 40 bytes that hold the GRH, or zeros if there was none, then the payload. Of
+    /// a connection: the message.
     pub packet: Packet,
     /// Whether the first 40 bytes are a GRH.
     pub has_grh: bool,

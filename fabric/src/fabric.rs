@@ -1,9 +1,11 @@
 //! The fabric: everything behind one value.
 
+mod connected;
 mod egress;
 mod ingress;
 mod ledger;
 mod management;
+mod shared_receive;
 mod verbs;
 
 use alloc::collections::VecDeque;
@@ -35,9 +37,10 @@ pub struct Fabric {
     ports: Vec<Port>,
     switch: Switch,
     outlet: Outlet,
-    /// The queue pairs whose sends are to leave, one entry for each send, in the order of posting.
+    /// The queue pairs that have something to send: for datagrams one entry for each, in the order
+    /// of posting, for a connected queue pair one entry.
     egress: VecDeque<QpId>,
-    /// The sends that may be posted at the same time, over all queue pairs.
+    /// The entries that there may be, over all queue pairs.
     egress_max: usize,
     /// The copies of a multicast packet that were not polled yet.
     ready: VecDeque<Transit>,

@@ -3,10 +3,11 @@
 use ipoib_rs::ib::{IbMtu, Qpn};
 
 use crate::address::Ah;
-use crate::cq::{Completion, Cq, CqId, Notice, Notification, Outcome};
+use crate::cq::{Completion, Cq, CqId, Notice, Notification, Outcome, WorkError};
 use crate::outlet::Outlet;
 use crate::qp::{Qp, QpId};
 use crate::slab::{Key, Slab};
+use crate::srq::Srq;
 
 /// An adapter.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -40,6 +41,7 @@ const QPN_INDEX_BITS: u32 = 14;
 const QPN_GENERATIONS: u32 = (1 << (24 - QPN_INDEX_BITS)) - 1;
 const CQS_MAX: u32 = 2 * QPS_MAX;
 const AHS_MAX: u32 = 1 << 20;
+const SRQS_MAX: u32 = 1 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Hca {
@@ -47,6 +49,7 @@ pub(crate) struct Hca {
     pub(crate) qps: Slab<Qp>,
     pub(crate) cqs: Slab<Cq>,
     pub(crate) ahs: Slab<Ah>,
+    pub(crate) srqs: Slab<Srq>,
     pub(crate) is_wedged: bool,
 }
 
@@ -57,6 +60,7 @@ impl Hca {
             qps: Slab::new(QPS_MAX),
             cqs: Slab::new(CQS_MAX),
             ahs: Slab::new(AHS_MAX),
+            srqs: Slab::new(SRQS_MAX),
             is_wedged: false,
         }
     }
@@ -68,9 +72,9 @@ impl Hca {
         Qpn::new((key.generation % QPN_GENERATIONS + 1) << QPN_INDEX_BITS | key.index)
     }
 
-    pub(crate) fn qp_by_number(&mut self, qpn: Qpn) -> Option<(Key, &mut Qp)> {
+    pub(crate) fn qp_by_number(&self, qpn: Qpn) -> Option<(Key, &Qp)> {
         let index = qpn.value() & ((1 << QPN_INDEX_BITS) - 1);
-        self.qps.at_mut(index).filter(|(_, qp)| qp.qpn == qpn)
+        self.qps.at(index).filter(|(_, qp)| qp.qpn == qpn)
     }
 
     /// Puts a completion into a queue and raises a notification if it is armed.
@@ -138,29 +142,41 @@ impl Hca {
 
     /// Completes everything that is posted as flushed: receives, then sends, each in order.
     pub(crate) fn flush(&mut self, qp: QpId, outlet: &mut Outlet) {
-        while let Some((cq, wr_id)) = self.qps.get_mut(qp.key).and_then(|queue_pair| {
+        while let Some((cq, qpn, wr_id)) = self.qps.get_mut(qp.key).and_then(|queue_pair| {
             let receive = queue_pair.receives.pop_front()?;
-            Some((queue_pair.receive_cq, receive.wr_id))
+            Some((queue_pair.receive_cq, queue_pair.qpn, receive.wr_id))
         }) {
-            let outcome = Outcome::ReceiveFailed(crate::cq::WorkError::Flushed);
-            self.complete(cq, Completion { qp, wr_id, outcome }, outlet);
+            let completion =
+                Completion { qp, qpn, wr_id, outcome: Outcome::ReceiveFailed(WorkError::Flushed) };
+            self.complete(cq, completion, outlet);
         }
         self.flush_sends(qp, outlet);
     }
 
     /// Completes the sends that are posted as flushed, in order.
     pub(crate) fn flush_sends(&mut self, qp: QpId, outlet: &mut Outlet) {
-        while let Some((cq, send)) = self.qps.get_mut(qp.key).and_then(|queue_pair| {
-            let send = queue_pair.sends.pop_front()?;
-            Some((queue_pair.send_cq, send))
-        }) {
-            outlet.pool.free(send.packet);
-            let completion = Completion {
-                qp,
-                wr_id: send.request.wr_id,
-                outcome: Outcome::SendFailed(crate::cq::WorkError::Flushed),
-            };
-            self.complete(cq, completion, outlet);
-        }
+        let failure = || Outcome::SendFailed(WorkError::Flushed);
+        while self.complete_send(qp, failure, outlet) {}
+    }
+
+    /// Completes the oldest send of a queue pair; whether there was one. Its packet goes back to
+    /// the pool.
+    pub(crate) fn complete_send(
+        &mut self,
+        qp: QpId,
+        outcome: impl FnOnce() -> Outcome,
+        outlet: &mut Outlet,
+    ) -> bool {
+        let Some(queue_pair) = self.qps.get_mut(qp.key) else {
+            return false;
+        };
+        let Some((wr_id, packet)) = queue_pair.take_send() else {
+            return false;
+        };
+        outlet.pool.free(packet);
+        let completion = Completion { qp, qpn: queue_pair.qpn, wr_id, outcome: outcome() };
+        let cq = queue_pair.send_cq;
+        self.complete(cq, completion, outlet);
+        true
     }
 }

@@ -7,14 +7,24 @@ use ipoib_rs::interface::PortEvent;
 use crate::cq::{Completion, CqId, Notification, Outcome};
 use crate::packet::Pool;
 use crate::port::PortId;
+use crate::qp::QpId;
+use crate::srq::SrqId;
 
 /// An asynchronous event (IBA 11.6.3).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AsyncEvent {
+    /// A message arrived on a queue pair that was in RTR: the peer is ready, whatever became of its
+    /// word that it is.
+    CommunicationEstablished(QpId),
     /// A completion queue is full and has lost completions; it is reported once for each queue.
     CqOverrun(CqId),
+    /// A queue pair with a shared receive queue is in ERR and takes no more receives; those it took
+    /// are complete.
+    LastWqeReached(QpId),
     /// Something changed at a port.
     Port(PortId, PortEvent),
+    /// A shared receive queue holds fewer receives than the limit that was set.
+    SrqLimitReached(SrqId),
 }
 
 #[derive(Debug)]

@@ -92,6 +92,9 @@ impl Pool {
     /// Ends the life of a packet.
     pub fn free(&mut self, mut packet: Packet) {
         let buffer = mem::take(&mut packet.buffer);
+        if buffer.is_empty() {
+            return;
+        }
         if buffer.len() == self.small.buffer_bytes() {
             self.small.put(buffer);
         } else {
@@ -167,6 +170,11 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// A packet of no bytes, without a buffer: it comes from no pool and may be dropped.
+    pub fn empty() -> Self {
+        Self { buffer: Box::default(), start: 0, len: 0 }
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         let start = self.start as usize;
@@ -359,6 +367,17 @@ mod tests {
         packet.set_len(usize::MAX);
         assert_eq!(packet.len(), SMALL_BYTES_MAX);
         pool.free(packet);
+    }
+
+    #[test]
+    fn an_empty_packet_needs_no_pool() {
+        let mut pool = pool(0, 0);
+        let mut packet = Packet::empty();
+        assert!(packet.is_empty());
+        assert_eq!(packet.prepend(b"x"), Err(NoHeadroom));
+        pool.free(packet);
+        assert_eq!(pool.outstanding(), 0);
+        drop(Packet::empty());
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub struct SmAddress {
 pub struct PortCounters {
     /// Packets sent.
     pub sent: u64,
-    /// Packets put into a receive.
+    /// Packets put into a receive, and responses that a requester waited for.
     pub received: u64,
     /// Not sent: the port is not ACTIVE or has no LID.
     pub sends_while_inactive: u64,
@@ -92,10 +92,22 @@ pub struct PortCounters {
     pub qkey_violations: u64,
     /// Not received: no receive was posted.
     pub receives_missing: u64,
-    /// Not received: longer than the posted receive.
+    /// Not received: longer than the posted receive, or cut at another path MTU than agreed.
     pub receives_too_short: u64,
-    /// Not received: no buffer for the copy of a multicast packet.
+    /// Not received: no buffer for the copy of a multicast packet. Not sent: none for a message
+    /// that the sender has to keep.
     pub buffers_missing: u64,
+    /// Not received: a datagram for a connected queue pair, or the other way round.
+    pub wrong_services: u64,
+    /// Not received: the source LID is not that of the connected peer.
+    pub foreign_sources: u64,
+    /// Not received: a message's sequence number lies behind. It was received before, or belongs to
+    /// an earlier connection.
+    pub duplicates: u64,
+    /// Not received: a message's sequence number lies ahead.
+    pub sequence_errors: u64,
+    /// Not received: a response that no requester waits for.
+    pub stale_responses: u64,
 }
 
 #[derive(Debug)]

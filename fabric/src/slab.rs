@@ -85,10 +85,10 @@ impl<T> Slab<T> {
     }
 
     /// The value at `index`, whatever its generation is, and its key.
-    pub(crate) fn at_mut(&mut self, index: u32) -> Option<(Key, &mut T)> {
-        let place = self.places.get_mut(index as usize)?;
+    pub(crate) fn at(&self, index: u32) -> Option<(Key, &T)> {
+        let place = self.places.get(index as usize)?;
         let generation = place.generation;
-        let value = place.value.as_mut()?;
+        let value = place.value.as_ref()?;
         Some((Key { index, generation }, value))
     }
 

@@ -15,6 +15,25 @@ pub(crate) const VCRC_BYTES: usize = 2;
 
 /// UD SEND only (IBA 9.2.1, table 38).
 pub(crate) const OPCODE_UD_SEND_ONLY: u8 = 0x64;
+/// RC SEND first.
+pub(crate) const OPCODE_RC_SEND_FIRST: u8 = 0x00;
+/// RC SEND middle.
+pub(crate) const OPCODE_RC_SEND_MIDDLE: u8 = 0x01;
+/// RC SEND last.
+pub(crate) const OPCODE_RC_SEND_LAST: u8 = 0x02;
+/// RC SEND only.
+pub(crate) const OPCODE_RC_SEND_ONLY: u8 = 0x04;
+/// RC acknowledge.
+pub(crate) const OPCODE_RC_ACKNOWLEDGE: u8 = 0x11;
+
+/// The acknowledge request bit of a BTH.
+pub(crate) const ACKNOWLEDGE_REQUEST: u8 = 1 << 7;
+/// An acknowledgement whose credit count means nothing (IBA 9.7.7.2.4).
+pub(crate) const AETH_ACK: u8 = 0x1F;
+/// An RNR NAK; its low bits are a timer.
+pub(crate) const AETH_RNR_NAK: u8 = 0b001 << 5;
+/// A NAK; its low bits are a code.
+pub(crate) const AETH_NAK: u8 = 0b011 << 5;
 
 /// A local route header (IBA 7.7).
 #[derive(
@@ -75,25 +94,38 @@ pub struct Deth {
     pub source_qpn: [u8; 3],
 }
 
+/// An acknowledge extended transport header (IBA 9.3.5).
+#[derive(
+    Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned,
+)]
+#[repr(C)]
+pub struct Aeth {
+    /// What it says.
+    pub syndrome: u8,
+    /// The message sequence number.
+    pub msn: [u8; 3],
+}
+
 pub(crate) const LRH_BYTES: usize = size_of::<Lrh>();
-pub(crate) const TRANSPORT_BYTES: usize = size_of::<Bth>() + size_of::<Deth>();
 
 const _: () = assert!(size_of::<Lrh>() == 8);
 const _: () = assert!(size_of::<Bth>() == 12);
 const _: () = assert!(size_of::<Deth>() == 8);
+const _: () = assert!(size_of::<Aeth>() == 4);
 
 /// Bytes after a payload to the next multiple of 4 (IBA 9.2.3, PadCnt).
 pub(crate) const fn pad_bytes(payload_len: usize) -> usize {
     payload_len.wrapping_neg() % 4
 }
 
-/// PayLen of a GRH: from behind the GRH to the VCRC (IBA 8.3).
-pub(crate) const fn grh_payload_bytes(payload_len: usize) -> u16 {
-    (TRANSPORT_BYTES + payload_len + pad_bytes(payload_len) + ICRC_BYTES) as u16
+/// PayLen of a GRH: from behind the GRH to the VCRC (IBA 8.3). `transport_len` is that of the BTH
+/// and what extends it.
+pub(crate) const fn grh_payload_bytes(transport_len: usize, payload_len: usize) -> u16 {
+    (transport_len + payload_len + pad_bytes(payload_len) + ICRC_BYTES) as u16
 }
 
 /// The length of a whole packet, CRCs included.
-pub(crate) const fn packet_bytes(has_grh: bool, payload_len: usize) -> usize {
+pub(crate) const fn packet_bytes(has_grh: bool, transport_len: usize, payload_len: usize) -> usize {
     let grh = if has_grh { GRH_BYTES } else { 0 };
-    LRH_BYTES + grh + grh_payload_bytes(payload_len) as usize + VCRC_BYTES
+    LRH_BYTES + grh + grh_payload_bytes(transport_len, payload_len) as usize + VCRC_BYTES
 }

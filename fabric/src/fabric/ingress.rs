@@ -1,6 +1,6 @@
 //! From the wire to a completion: the receiving adapter (IBA 9.6, 9.8.3).
 
-use ipoib_rs::ib::{Pkey, PkeyIndex, Qpn};
+use ipoib_rs::ib::{Pkey, PkeyIndex, Qkey, Qpn};
 use ipoib_rs::packet::PacketBuf;
 use ipoib_rs::wire::GRH_BYTES;
 use zerocopy::IntoBytes;
@@ -14,33 +14,37 @@ use crate::packet::Packet;
 use crate::port::{Port, PortId};
 use crate::qp::{Qp, QpId, QpType};
 use crate::slab::Key;
-use crate::transit::{Header, Transit};
+use crate::transit::{Header, Transit, Transport};
 
 impl Fabric {
     /// Lets a packet arrive at its port. The port is looked at now, not when the packet left: it
     /// may have gone down or have another LID or P_Key by now. What cannot be received is counted
-    /// and goes back to the pool.
+    /// and goes back to the pool. A message of a connection is answered; if it is not, its sender
+    /// is told as by [`Self::discard`].
     pub fn deliver(&mut self, transit: Transit) {
-        let Transit { header, sender, destination, packet, source: _ } = transit;
-        if !self.takes_in(destination, &header) {
-            self.outlet.pool.free(packet);
-            return;
-        }
-        match header.destination {
-            Destination::Unicast(_) => self.receive_unicast(destination, &header, packet),
-            Destination::Multicast(..) => {
-                self.receive_multicast(destination, &header, sender, packet);
+        let Transit { header, sender, destination, packet, flight, source: _ } = transit;
+        let packet_count = header.packet_count(packet.len());
+        if self.takes_in(destination, &header, packet_count) {
+            match header.destination {
+                Destination::Unicast(_) => self.receive_unicast(destination, &header, packet),
+                Destination::Multicast(..) => {
+                    self.receive_multicast(destination, &header, sender, packet);
+                }
             }
+        } else {
+            self.outlet.pool.free(packet);
         }
+        self.land(flight);
     }
 
     /// Whether the port takes the packet in, whoever it is for.
-    fn takes_in(&mut self, id: PortId, header: &Header) -> bool {
+    fn takes_in(&mut self, id: PortId, header: &Header, packet_count: u32) -> bool {
         let Some(port) = self.ports.get_mut(id.index()) else {
             return false;
         };
+        let count = u64::from(packet_count);
         if !port.is_active() {
-            port.counters.arrivals_while_inactive += 1;
+            port.counters.arrivals_while_inactive += count;
             return false;
         }
         let Destination::Unicast(lid) = header.destination else {
@@ -48,12 +52,12 @@ impl Fabric {
         };
         // IBA 7.11.1: the link layer takes packets to its LID only.
         if port.lid != Some(lid) {
-            port.counters.foreign_lids += 1;
+            port.counters.foreign_lids += count;
             return false;
         }
         // IBA 9.6.1.2: the destination of a GRH is one of the port's GIDs.
         if header.grh.is_some_and(|grh| !port.gids.contains(grh.destination)) {
-            port.counters.foreign_gids += 1;
+            port.counters.foreign_gids += count;
             return false;
         }
         true
@@ -66,16 +70,32 @@ impl Fabric {
         let Some(hca) = self.hcas.get_mut(port.hca.0 as usize) else {
             return self.outlet.pool.free(packet);
         };
-        let key = if header.destination_qpn == Qpn::GSI {
-            port.gsi
+        let found = if header.destination_qpn == Qpn::GSI {
+            port.gsi.map(|key| (key, false))
         } else {
             let found = hca.qp_by_number(header.destination_qpn);
-            found.filter(|(_, qp)| qp.port == id).map(|(key, _)| key)
+            found.filter(|(_, qp)| qp.port == id).map(|(key, qp)| (key, qp.connection.is_some()))
         };
-        match key {
-            Some(key) => receive(port, hca, key, header, packet, &mut self.outlet),
-            None => {
-                port.counters.unknown_qpns += 1;
+        let count = u64::from(header.packet_count(packet.len()));
+        let Some((key, is_connected)) = found else {
+            port.counters.unknown_qpns += count;
+            return self.outlet.pool.free(packet);
+        };
+        let qp = QpId { hca: hca.id, key };
+        match header.transport {
+            Transport::Datagram { qkey } if !is_connected => {
+                receive(port, hca, key, (header, qkey), packet, &mut self.outlet);
+            }
+            Transport::Message { path_mtu } if is_connected => {
+                self.receive_message(id, qp, (header, path_mtu), packet);
+            }
+            Transport::Response { syndrome, .. } if is_connected => {
+                self.outlet.pool.free(packet);
+                self.receive_response(id, qp, header, syndrome);
+            }
+            // IBA 9.6.1.2: the opcode is not one of the queue pair's service.
+            Transport::Datagram { .. } | Transport::Message { .. } | Transport::Response { .. } => {
+                port.counters.wrong_services += count;
                 self.outlet.pool.free(packet);
             }
         }
@@ -93,10 +113,11 @@ impl Fabric {
             Destination::Multicast(mlid, mgid) => port.find_attachment((mlid, mgid)),
             Destination::Unicast(_) => Err(0),
         };
-        let Ok(place) = place else {
+        let (Ok(place), Transport::Datagram { qkey }) = (place, header.transport) else {
             port.counters.unattached_groups += 1;
             return self.outlet.pool.free(packet);
         };
+        let header = (header, qkey);
         let echo = (!self.config.multicast_loopback && sender.hca == hca.id).then_some(sender.key);
         let mut last = None;
         for position in 0..port.attachments[place].qps.len() {
@@ -123,7 +144,7 @@ fn receive(
     port: &mut Port,
     hca: &mut Hca,
     key: Key,
-    header: &Header,
+    (header, qkey): (&Header, Qkey),
     mut packet: Packet,
     outlet: &mut Outlet,
 ) {
@@ -131,7 +152,7 @@ fn receive(
     let Some(qp) = hca.qps.get_mut(key) else {
         return outlet.pool.free(packet);
     };
-    let Some(pkey_index) = accept(port, qp, header) else {
+    let Some(pkey_index) = accept(port, qp, header, qkey) else {
         return outlet.pool.free(packet);
     };
     let Some(request) = qp.receives.pop_front() else {
@@ -157,12 +178,12 @@ fn receive(
             source_qpn: header.source_qpn,
         })
     };
-    let completion = Completion { qp: id, wr_id: request.wr_id, outcome };
+    let completion = Completion { qp: id, qpn: qp.qpn, wr_id: request.wr_id, outcome };
     hca.complete(receive_cq, completion, outlet);
 }
 
 /// Checks the state and the keys of a queue pair; the place of the packet's P_Key.
-fn accept(port: &mut Port, qp: &Qp, header: &Header) -> Option<PkeyIndex> {
+fn accept(port: &mut Port, qp: &Qp, header: &Header, qkey: Qkey) -> Option<PkeyIndex> {
     if !qp.can_receive() {
         port.counters.unknown_qpns += 1;
         return None;
@@ -171,16 +192,17 @@ fn accept(port: &mut Port, qp: &Qp, header: &Header) -> Option<PkeyIndex> {
         port.counters.pkey_violations += 1;
         return None;
     };
-    if header.qkey != qp.qkey {
+    if qkey != qp.qkey {
         port.counters.qkey_violations += 1;
         return None;
     }
     Some(pkey_index)
 }
 
-fn accept_pkey(port: &Port, qp: &Qp, pkey: Pkey) -> Option<PkeyIndex> {
+/// The place of the P_Key that lets a packet in to a queue pair.
+pub(super) fn accept_pkey(port: &Port, qp: &Qp, pkey: Pkey) -> Option<PkeyIndex> {
     match qp.qp_type {
-        QpType::Ud => {
+        QpType::Ud | QpType::Rc { .. } => {
             let own = port.pkey(qp.pkey_index)?;
             pkey.matches(own).then_some(qp.pkey_index)
         }

@@ -1,21 +1,29 @@
 //! Verbs: making, changing and destroying objects, posting work (IBA 11.2 to 11.4).
 
 use ipoib_rs::action::AddressVector;
-use ipoib_rs::ib::{Lid, Mgid, Mlid, Qkey, Qpn};
+use ipoib_rs::ib::{Mgid, Mlid, Qkey, Qpn};
 
 use super::{CreateError, Fabric};
-use crate::address::{Ah, AhId, Destination};
+use crate::address::{Ah, AhId};
+use crate::connection::{Connection, MESSAGES_MAX, Requester, Responder};
 use crate::cq::{Completion, Cq, CqId, Outcome, WorkError};
 use crate::hca::{Hca, HcaId};
+use crate::outlet::AsyncEvent;
 use crate::packet::Packet;
 use crate::port::{Attachment, PortId};
-use crate::qp::{Qp, QpChange, QpConfig, QpId, QpState, QpType, ReceiveRequest, Send, SendRequest};
+use crate::psn::Psn;
+use crate::qp::{
+    Qp, QpChange, QpConfig, QpId, QpState, QpType, RcReadyToReceive, ReceiveRequest, Send,
+    SendRequest,
+};
 
 /// A queue pair did not change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ModifyError {
     /// The transition is not legal from its state (IBA 10.3.1).
     IllegalTransition,
+    /// The address is not that of one port, or the path MTU is above the port's MTU.
+    InvalidAttribute,
     /// No such place in the P_Key table.
     InvalidPkeyIndex,
     /// No such queue pair.
@@ -34,12 +42,16 @@ pub enum DestroyError {
 /// Work was not posted (IBA 11.4.1, immediate errors).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PostError {
+    /// Receives of this queue pair are posted to its shared receive queue.
+    HasSharedQueue,
     /// As many are posted as may be.
     QueueFull,
     /// No such address handle.
     UnknownHandle,
-    /// No such queue pair.
+    /// No such queue pair or shared receive queue.
     UnknownQp,
+    /// A datagram for a connected queue pair, or a message for another one.
+    WrongService,
     /// The queue pair's state allows no such work.
     WrongState,
 }
@@ -115,8 +127,9 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// [`CreateError::Unknown`] if the port or a completion queue does not exist or is another
-    /// adapter's, [`CreateError::TooMany`] for a second QP1 on a port.
+    /// [`CreateError::Unknown`] if the port, a completion queue or the shared receive queue does
+    /// not exist or is another adapter's, [`CreateError::TooMany`] for a second QP1 on a port,
+    /// [`CreateError::Invalid`] for more than 16384 sends on a connected queue pair.
     pub fn create_qp(&mut self, port_id: PortId, config: &QpConfig) -> Result<QpId, CreateError> {
         let port = self.ports.get_mut(port_id.index()).ok_or(CreateError::Unknown)?;
         let hca_id = port.hca;
@@ -129,15 +142,31 @@ impl Fabric {
                 return Err(CreateError::Unknown);
             }
         }
-        let egress_max = self.egress_max + config.sends_max as usize;
+        let srq = match config.qp_type {
+            QpType::Ud | QpType::Gsi => None,
+            QpType::Rc { .. } if config.sends_max > MESSAGES_MAX => {
+                return Err(CreateError::Invalid);
+            }
+            QpType::Rc { srq } => srq,
+        };
+        if srq.is_some_and(|srq| srq.hca != hca_id || hca.srqs.get(srq.key).is_none()) {
+            return Err(CreateError::Unknown);
+        }
+        let qp = Qp::new(port_id, Qpn::GSI, config).map_err(|_| CreateError::OutOfMemory)?;
+        let egress_max = self.egress_max + qp.egress_max();
         self.egress
             .try_reserve(egress_max - self.egress.len())
             .map_err(|_| CreateError::OutOfMemory)?;
-        let qp = Qp::new(port_id, Qpn::GSI, config).map_err(|_| CreateError::OutOfMemory)?;
         let key = hca.qps.insert(|_| qp)?;
-        if let (QpType::Ud, Some(qp)) = (config.qp_type, hca.qps.get_mut(key)) {
-            // The index is below the limit of the table, so there is a number for it.
-            qp.qpn = Hca::qpn(key).ok_or(CreateError::TooMany)?;
+        match (config.qp_type, hca.qps.get_mut(key)) {
+            (QpType::Ud | QpType::Rc { .. }, Some(qp)) => {
+                // The index is below the limit of the table, so there is a number for it.
+                qp.qpn = Hca::qpn(key).ok_or(CreateError::TooMany)?;
+            }
+            (QpType::Gsi, Some(_)) | (_, None) => {}
+        }
+        if let Some(srq) = srq.and_then(|srq| hca.srqs.get_mut(srq.key)) {
+            srq.user_count += 1;
         }
         for cq in [config.send_cq, config.receive_cq] {
             if let Some(cq) = hca.cqs.get_mut(cq.key) {
@@ -166,7 +195,11 @@ impl Fabric {
                 cq.user_count -= 1;
             }
         }
-        self.egress_max -= qp.sends_max;
+        let srq = qp.connection.as_ref().and_then(|connection| connection.srq);
+        if let Some(srq) = srq.and_then(|srq| hca.srqs.get_mut(srq)) {
+            srq.user_count -= 1;
+        }
+        self.egress_max -= qp.egress_max();
         if let Some(port) = self.ports.get_mut(qp.port.index()) {
             for attachment in &mut port.attachments {
                 attachment.qps.retain(|key| *key != id.key);
@@ -188,11 +221,28 @@ impl Fabric {
         let hca = self.hcas.get(id.hca.0 as usize).ok_or(ModifyError::Unknown)?;
         let qp = hca.qps.get(id.key).ok_or(ModifyError::Unknown)?;
         let state = qp.next_state(change).ok_or(ModifyError::IllegalTransition)?;
-        if let QpChange::Init { pkey_index, .. } = change {
-            let port = self.ports.get(qp.port.index()).ok_or(ModifyError::Unknown)?;
-            if usize::from(pkey_index.0) >= port.pkeys.len() {
-                return Err(ModifyError::InvalidPkeyIndex);
+        let port_id = qp.port;
+        let port = self.ports.get(port_id.index()).ok_or(ModifyError::Unknown)?;
+        match change {
+            QpChange::Init { pkey_index, .. } => {
+                if usize::from(pkey_index.0) >= port.pkeys.len() {
+                    return Err(ModifyError::InvalidPkeyIndex);
+                }
             }
+            QpChange::RcReadyToReceive(attributes) => {
+                let ah = Ah::new(port_id, &attributes.address);
+                let is_port = ah.is_some_and(|ah| ah.is_unicast());
+                if !is_port || attributes.path_mtu > port.mtu {
+                    return Err(ModifyError::InvalidAttribute);
+                }
+            }
+            QpChange::Reset
+            | QpChange::ReadyToReceive
+            | QpChange::ReadyToSend
+            | QpChange::RcReadyToSend(_)
+            | QpChange::SetQkey(_)
+            | QpChange::DrainSendQueue
+            | QpChange::Error => {}
         }
         self.enter(id, state, change);
         Ok(())
@@ -221,15 +271,7 @@ impl Fabric {
     ) -> Result<AhId, CreateError> {
         let port = self.ports.get(port_id.index()).ok_or(CreateError::Unknown)?;
         let hca_id = port.hca;
-        let group = address.grh.and_then(|(gid, _)| Mgid::new(gid));
-        let destination = match (Lid::new(address.lid), Mlid::new(address.lid), group) {
-            (Some(lid), _, None) => Destination::Unicast(lid),
-            (None, Some(mlid), Some(mgid)) => Destination::Multicast(mlid, mgid),
-            (Some(_), _, Some(_)) | (None, Some(_), None) | (None, None, _) => {
-                return Err(CreateError::Invalid);
-            }
-        };
-        let ah = Ah { port: port_id, destination, sl: address.sl, grh: address.grh };
+        let ah = Ah::new(port_id, address).ok_or(CreateError::Invalid)?;
         let hca = self.hca_mut(hca_id).ok_or(CreateError::Unknown)?;
         let key = hca.ahs.insert(|_| ah)?;
         Ok(AhId { hca: hca_id, key })
@@ -243,6 +285,11 @@ impl Fabric {
     pub fn destroy_ah(&mut self, id: AhId) -> Result<(), DestroyError> {
         let hca = self.hca_mut(id.hca).ok_or(DestroyError::Unknown)?;
         hca.ahs.remove(id.key).map(|_| ()).ok_or(DestroyError::Unknown)
+    }
+
+    /// The number of queue pairs of an adapter.
+    pub fn qp_count(&self, hca: HcaId) -> usize {
+        self.hcas.get(hca.0 as usize).map_or(0, |hca| hca.qps.len())
     }
 
     /// The number of address handles of an adapter.
@@ -314,8 +361,8 @@ impl Fabric {
         self.ports.get(port.index()).map_or(0, |port| port.attachments.len())
     }
 
-    /// Posts a send. The packet is the fabric's from now on: it moves to the receiver, or goes back
-    /// to the pool when the send fails.
+    /// Posts a datagram. The packet is the fabric's from now on: it moves to the receiver, or goes
+    /// back to the pool when the send fails.
     ///
     /// # Errors
     ///
@@ -333,6 +380,9 @@ impl Fabric {
         let Some(qp) = hca.qps.get_mut(id.key) else {
             return refuse(PostError::UnknownQp, packet);
         };
+        if qp.connection.is_some() {
+            return refuse(PostError::WrongService, packet);
+        }
         match qp.state {
             QpState::Reset | QpState::Init | QpState::ReadyToReceive => {
                 return refuse(PostError::WrongState, packet);
@@ -369,11 +419,15 @@ impl Fabric {
     pub fn post_receive(&mut self, id: QpId, request: ReceiveRequest) -> Result<(), PostError> {
         let hca = self.hcas.get_mut(id.hca.0 as usize).ok_or(PostError::UnknownQp)?;
         let qp = hca.qps.get_mut(id.key).ok_or(PostError::UnknownQp)?;
+        if qp.qp_type.has_srq() {
+            return Err(PostError::HasSharedQueue);
+        }
         match qp.state {
             QpState::Reset => return Err(PostError::WrongState),
             QpState::Error => {
                 let completion = Completion {
                     qp: id,
+                    qpn: qp.qpn,
                     wr_id: request.wr_id,
                     outcome: Outcome::ReceiveFailed(WorkError::Flushed),
                 };
@@ -402,36 +456,90 @@ impl Fabric {
         self.hcas.get(id.hca.0 as usize)?.qps.get(id.key)
     }
 
+    pub(super) fn qp_mut(&mut self, id: QpId) -> Option<&mut Qp> {
+        self.hcas.get_mut(id.hca.0 as usize)?.qps.get_mut(id.key)
+    }
+
     /// Enters a state and does what belongs to it.
     fn enter(&mut self, id: QpId, state: QpState, change: &QpChange) {
+        let Some(qp) = self.qp_mut(id) else {
+            return;
+        };
+        let (waiting_count, port) = (qp.sends.len(), qp.port);
+        match *change {
+            QpChange::Reset => self.reset_qp(id),
+            QpChange::Error => self.enter_error(id),
+            QpChange::Init { pkey_index, qkey } => {
+                qp.state = state;
+                qp.pkey_index = pkey_index;
+                qp.qkey = match qp.qp_type {
+                    QpType::Ud | QpType::Rc { .. } => qkey,
+                    QpType::Gsi => Qkey::GSI,
+                };
+            }
+            QpChange::SetQkey(qkey) => {
+                qp.state = state;
+                qp.qkey = qkey;
+            }
+            QpChange::ReadyToReceive => qp.state = state,
+            QpChange::RcReadyToReceive(RcReadyToReceive {
+                address,
+                remote_qpn,
+                starting_psn,
+                path_mtu,
+                rnr_timer,
+            }) => {
+                qp.state = state;
+                if let Some(connection) = &mut qp.connection {
+                    connection.responder = Ah::new(port, &address).map(|ah| {
+                        Responder::new(ah, remote_qpn, path_mtu, rnr_timer, starting_psn)
+                    });
+                }
+            }
+            QpChange::RcReadyToSend(attributes) => {
+                qp.state = state;
+                if let Some(connection) = &mut qp.connection {
+                    connection.requester = Some(Requester::new(&attributes));
+                }
+            }
+            QpChange::ReadyToSend => {
+                qp.state = state;
+                // What was posted in SQD leaves now.
+                self.egress.extend(core::iter::repeat_n(id, waiting_count));
+                self.schedule(id);
+            }
+            QpChange::DrainSendQueue => {
+                qp.state = state;
+                // A connected queue pair keeps its place: what it has begun it ends (IBA 10.3.1).
+                if qp.connection.is_none() {
+                    self.egress.retain(|entry| *entry != id);
+                }
+            }
+        }
+    }
+
+    /// Enters ERR: whatever is posted is flushed.
+    pub(super) fn enter_error(&mut self, id: QpId) {
         let Some(hca) = self.hcas.get_mut(id.hca.0 as usize) else {
             return;
         };
         let Some(qp) = hca.qps.get_mut(id.key) else {
             return;
         };
-        let waiting_count = qp.sends.len();
-        qp.state = state;
-        match *change {
-            QpChange::Reset => self.reset_qp(id),
-            QpChange::Init { pkey_index, qkey } => {
-                qp.pkey_index = pkey_index;
-                qp.qkey = match qp.qp_type {
-                    QpType::Ud => qkey,
-                    QpType::Gsi => Qkey::GSI,
-                };
-            }
-            QpChange::SetQkey(qkey) => qp.qkey = qkey,
-            QpChange::ReadyToReceive => {}
-            QpChange::ReadyToSend => {
-                // What was posted in SQD leaves now.
-                self.egress.extend(core::iter::repeat_n(id, waiting_count));
-            }
-            QpChange::DrainSendQueue => self.egress.retain(|entry| *entry != id),
-            QpChange::Error => {
-                self.egress.retain(|entry| *entry != id);
-                hca.flush(id, &mut self.outlet);
-            }
+        if qp.state == QpState::Error {
+            return;
+        }
+        qp.state = QpState::Error;
+        match &mut qp.connection {
+            // A response that was owed still leaves.
+            Some(connection) => connection.requester = None,
+            None => self.egress.retain(|entry| *entry != id),
+        }
+        let has_srq = qp.qp_type.has_srq();
+        hca.flush(id, &mut self.outlet);
+        // IBA 11.6.3.1: what was taken from the shared queue is complete already.
+        if has_srq {
+            self.outlet.report(AsyncEvent::LastWqeReached(id));
         }
     }
 
@@ -442,14 +550,17 @@ impl Fabric {
         let Some(qp) = hca.qps.get_mut(id.key) else {
             return;
         };
-        self.egress.retain(|entry| *entry != id);
-        while let Some(send) = qp.sends.pop_front() {
-            self.outlet.pool.free(send.packet);
+        qp.state = QpState::Reset;
+        while let Some((_, packet)) = qp.take_send() {
+            self.outlet.pool.free(packet);
         }
         qp.receives.clear();
-        qp.psn = 0;
+        qp.psn = Psn::default();
+        let flight = qp.connection.as_mut().and_then(Connection::reset);
         let (send_cq, receive_cq) = (qp.send_cq, qp.receive_cq);
         hca.purge_cq(send_cq, id, &mut self.outlet);
         hca.purge_cq(receive_cq, id, &mut self.outlet);
+        self.egress.retain(|entry| *entry != id);
+        self.land(flight);
     }
 }

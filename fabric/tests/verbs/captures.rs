@@ -17,7 +17,7 @@ fn capture(fabric: &mut Fabric) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     while let Some(transit) = fabric.poll_transit() {
         let mut bytes = [0; PACKET_BYTES_MAX];
-        let len = encode(&transit, &mut bytes).unwrap();
+        let len = encode(&transit, 0, &mut bytes).unwrap();
         packets.push(bytes[..len].to_vec());
         fabric.discard(transit);
     }
@@ -49,10 +49,10 @@ fn a_buffer_that_is_too_short_is_not_written() {
     send(&mut fabric, a.qp, 0, (ah, b.qpn), b"abcd").unwrap();
     let transit = fabric.poll_transit().unwrap();
     let mut bytes = [7; 37];
-    assert_eq!(encode(&transit, &mut bytes), None);
+    assert_eq!(encode(&transit, 0, &mut bytes), None);
     assert_eq!(bytes, [7; 37]);
     let mut bytes = [7; 38];
-    assert_eq!(encode(&transit, &mut bytes), Some(38));
+    assert_eq!(encode(&transit, 0, &mut bytes), Some(38));
     fabric.discard(transit);
 }
 
@@ -83,7 +83,7 @@ fn tshark_reads_every_packet_without_complaint() {
     let now = Instant::from_nanos(1_700_000_000_000_000_001);
     while let Some(transit) = fabric.poll_transit() {
         let mut record = [0; RECORD_BYTES_MAX];
-        let len = encode_record(&transit, now, &mut record).unwrap();
+        let len = encode_record(&transit, 0, now, &mut record).unwrap();
         for word in [1_700_000_000, 0, len as u32, len as u32] {
             file.extend(u32::to_le_bytes(word));
         }
