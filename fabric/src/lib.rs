@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`packet`] (who owns what), [`Fabric`], [`qp`] and [`cq`] (verbs), [`transit`] (a
 //! packet between two ports), [`gsi`] (management datagrams), [`mad`], [`sa`] and [`sm`]
-//! (subnet administration), [`subnet`] and [`node`] (the two users of all this), [`capture`] (real
+//! (subnet administration), [`cm`] (connections), [`subnet`] and [`node`] (the two users of all this), [`capture`] (real
 //! bytes).
 
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
@@ -17,6 +17,7 @@ extern crate alloc;
 
 pub mod address;
 pub mod capture;
+pub mod cm;
 pub mod cq;
 mod crc;
 mod fabric;

@@ -116,18 +116,13 @@ impl RejectWire {
     }
 
     /// With the GUID of the sender's adapter as additional information: what IBA 12.6.7.2 demands
-    /// with [`RejectReason::Timeout`], because the receiver may know the connection by nothing else.
+    /// with [`RejectReason::Timeout`], because the receiver may know the connection by nothing
+    /// else.
     pub fn with_ca_guid(mut self, ca_guid: u64) -> Self {
         let guid = ca_guid.to_be_bytes();
         // CAST: 8 bytes.
         self.info_len = (guid.len() as u8) << 1;
         self.info[..guid.len()].copy_from_slice(&guid);
-        self
-    }
-
-    /// With private data.
-    pub const fn with_private_data(mut self, private_data: [u8; REJECT_PRIVATE_BYTES]) -> Self {
-        self.private_data = private_data;
         self
     }
 
