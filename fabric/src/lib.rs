@@ -7,8 +7,8 @@
 //!
 //! Reading order: [`packet`] (who owns what), [`Fabric`], [`qp`] and [`cq`] (verbs), [`transit`] (a
 //! packet between two ports), [`gsi`] (management datagrams), [`mad`], [`sa`] and [`sm`]
-//! (subnet administration), [`subnet`] and [`node`] (the two users of all this), [`capture`] (real
-//! bytes).
+//! (subnet administration), [`cm`] (connections), [`subnet`] and [`node`] (the users of all this),
+//! [`capture`] (real bytes).
 
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ extern crate alloc;
 
 pub mod address;
 pub mod capture;
+pub mod cm;
 mod connection;
 pub mod cq;
 mod crc;

@@ -4,6 +4,7 @@
 //! attribute mean is left to [`crate::sa`] and [`crate::sm`]. Reserved fields are sent as zero and
 //! not looked at on receipt (IBA 13.4.2).
 
+pub mod cm;
 mod member;
 mod path;
 mod port_info;

@@ -57,7 +57,7 @@ fn path_wire(global: Option<GlobalRoute>) -> PathRecordWire {
 
 /// A field of a record, by 32-bit word, bit and width: how the IBA tables describe it, and an
 /// implementation that shares nothing with the structs.
-fn bits(bytes: &[u8], word: usize, bit: usize, width: usize) -> u128 {
+pub(super) fn bits(bytes: &[u8], word: usize, bit: usize, width: usize) -> u128 {
     let first = word * 32 + bit;
     (first..first + width)
         .fold(0, |value, bit| (value << 1) | u128::from((bytes[bit / 8] >> (7 - bit % 8)) & 1))
@@ -320,7 +320,7 @@ proptest! {
 /// A capture file with UD packets between QP1s. tshark 4.0 does not know link type 247 (InfiniBand
 /// with LRH), so that each packet is wrapped in an ERF record of type 21 (InfiniBand), link type
 /// 197.
-fn capture(mads: &[[u8; MAD_BYTES]]) -> Vec<u8> {
+pub(super) fn capture(mads: &[[u8; MAD_BYTES]]) -> Vec<u8> {
     const LINK_TYPE_ERF: u32 = 197;
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect();
     let mut file: Vec<u8> = words(&[0xA1B2_C3D4, 0x0002_0004, 0, 0, 0xFFFF, LINK_TYPE_ERF]);
