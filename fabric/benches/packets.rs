@@ -19,6 +19,7 @@ use fabric::subnet::Subnet;
 use fabric::{AsyncEvent, Fabric, FabricConfig};
 use ipoib_rs::action::{AddressVector, PathRecord};
 use ipoib_rs::ib::{Gid, IbMtu, Lid, Pkey, PkeyIndex, Qkey, RateCode, ServiceLevel};
+use ipoib_rs::interface::Mode;
 use ipoib_rs::limits::Limits;
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::{AddressFlags, BroadcastGroup, EtherType, LinkAddress, Scope};
@@ -271,6 +272,8 @@ fn host(fabric: &mut Fabric, port: PortId) -> Node {
     let config = InterfaceConfig {
         pkey: None,
         scope: Scope::LINK_LOCAL,
+        mode: Mode::Datagram,
+        connected: None,
         seed: 1,
         limits: Limits { paths_max: 16_384, ..Limits::DEFAULT },
     };

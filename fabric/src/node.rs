@@ -9,8 +9,10 @@
 //! [`Node::poll_action`], [`Node::poll_timeout`], [`Node::poll_event`], [`Node::poll_delivered`],
 //! [`Node::poll_too_big`].
 
+mod connect;
 mod datapath;
 mod execute;
+mod links;
 mod outputs;
 mod reap;
 
@@ -18,19 +20,25 @@ use alloc::vec::Vec;
 
 use ipoib_rs::action::{OpId, SaError};
 use ipoib_rs::ib::Pkey;
-use ipoib_rs::interface::{AttachError, Config, Interface, PortEvent, RingFull};
+use ipoib_rs::interface::{
+    AttachError, Config, ConnectedSupport, Interface, Mode, ModeError, MtuOutOfRange, PortEvent,
+    RingFull,
+};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::{EtherType, LinkAddress, Scope};
 
+use crate::cm::{Manager, ManagerCounters};
 use crate::cq::CqId;
 use crate::gsi::{AgentId, Gsi, Role};
+use crate::mad::cm::CM_CLASS;
 use crate::packet::Packet;
 use crate::port::PortId;
 use crate::qp::{QpConfig, QpId, QpType};
 use crate::sa::{Answer, Client};
-use crate::{CreateError, Fabric};
+use crate::{AsyncEvent, CreateError, Fabric};
 
+use connect::{PendingRequest, Tag};
 use datapath::{NodeShell, Wiring};
 use outputs::Outputs;
 pub use outputs::{Delivered, HostEvent, NodeCounters, NodeEvent, PendingAction, TooBig};
@@ -43,6 +51,10 @@ pub struct Node {
     gsi: Gsi,
     agent: AgentId,
     sa: Client<Query>,
+    cm_agent: AgentId,
+    cm: Manager<Tag>,
+    /// REQs that interfaces are about to accept.
+    requests: Vec<PendingRequest>,
     interfaces: Vec<Option<Slot>>,
     outputs: Outputs,
 }
@@ -54,6 +66,10 @@ pub struct NodeConfig {
     pub context: u64,
     /// Queries to the SA that may be under way.
     pub sa_requests_max: u32,
+    /// Reliable connections of all interfaces, those included that ended a moment ago.
+    pub connections_max: u16,
+    /// Where the names of connections begin. It should differ between nodes and between runs.
+    pub seed: u64,
     /// Packets that wait to be taken by the network stack.
     pub delivered_max: u32,
     /// Events that wait to be polled.
@@ -63,7 +79,14 @@ pub struct NodeConfig {
 impl NodeConfig {
     /// What a host needs.
     pub const fn with_context(context: u64) -> Self {
-        Self { context, sa_requests_max: 1024, delivered_max: 1024, events_max: 256 }
+        Self {
+            context,
+            sa_requests_max: 1024,
+            connections_max: 1024,
+            seed: context,
+            delivered_max: 1024,
+            events_max: 256,
+        }
     }
 }
 
@@ -89,6 +112,10 @@ pub struct InterfaceConfig {
     pub pkey: Option<Pkey>,
     /// The scope of its groups.
     pub scope: Scope,
+    /// The mode to begin with.
+    pub mode: Mode,
+    /// What the adapter can do for connected mode; `None` for no reliable connections.
+    pub connected: Option<ConnectedSupport>,
     /// Source of everything that must differ between interfaces and runs.
     pub seed: u64,
     /// The sizes of its tables and queues.
@@ -146,17 +173,16 @@ impl Node {
         let out_of_memory = |_| NodeError::Verb(CreateError::OutOfMemory);
         let outputs = Outputs::new(config).map_err(out_of_memory)?;
         let mut gsi = Gsi::open(fabric, port, config.context)?;
-        let parts = gsi.register(Role::Client).and_then(|agent| {
-            let sa = Client::new(agent.value(), config.sa_requests_max as usize);
-            Ok((agent, sa.map_err(|_| CreateError::OutOfMemory)?))
-        });
-        match parts {
-            Ok((agent, sa)) => Ok(Self {
+        match Parts::new(fabric, &mut gsi, port, config) {
+            Ok(Parts { agent, sa, cm_agent, cm, requests }) => Ok(Self {
                 port,
                 context: config.context,
                 gsi,
                 agent,
                 sa,
+                cm_agent,
+                cm,
+                requests,
                 interfaces: Vec::new(),
                 outputs,
             }),
@@ -192,11 +218,13 @@ impl Node {
         self.interfaces.try_reserve(1).map_err(out_of_memory)?;
         self.outputs.reserve_actions(limits).map_err(out_of_memory)?;
         let port = fabric.port_attributes(self.port, config.pkey).ok_or(CreateError::Unknown)?;
-        let wiring = Wiring::open(fabric, self.port, self.context, limits)?;
+        let wiring = Wiring::open(fabric, self.port, self.context, config)?;
         let attached = Interface::attach(Config {
             qpn: wiring.qpn,
             port,
             scope: config.scope,
+            mode: config.mode,
+            connected: config.connected,
             seed: config.seed,
             limits: *limits,
         });
@@ -263,6 +291,39 @@ impl Node {
         });
     }
 
+    /// The administrator wants another mode.
+    ///
+    /// # Errors
+    ///
+    /// [`ModeError`]; an interface that was removed has no reliable connections either.
+    pub fn set_mode(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric,
+        id: InterfaceId,
+        mode: Mode,
+    ) -> Result<(), ModeError> {
+        let outcome =
+            self.pump(fabric, id, |interface, path| interface.handle_mode(now, mode, path));
+        outcome.unwrap_or(Err(ModeError::Unsupported))
+    }
+
+    /// The administrator wants another MTU for connected mode, in bytes without the encapsulation
+    /// header.
+    ///
+    /// # Errors
+    ///
+    /// [`MtuOutOfRange`]; an interface that was removed accepts none.
+    pub fn set_connected_mtu(
+        &mut self,
+        fabric: &mut Fabric,
+        id: InterfaceId,
+        mtu: usize,
+    ) -> Result<(), MtuOutOfRange> {
+        let outcome = self.pump(fabric, id, |interface, _| interface.handle_connected_mtu(mtu));
+        outcome.unwrap_or(Err(MtuOutOfRange { min: 0, max: 0 }))
+    }
+
     /// The network stack wants to receive these link-layer multicast addresses, all of them.
     pub fn handle_multicast_list<'a>(
         &mut self,
@@ -300,6 +361,23 @@ impl Node {
         .unwrap_or(Ok(()))
     }
 
+    /// The adapter reported an asynchronous event. One that is not about this port or a queue pair
+    /// of it is ignored.
+    pub fn handle_event(&mut self, now: Instant, fabric: &mut Fabric, event: AsyncEvent) {
+        match event {
+            AsyncEvent::Port(port, event) if port == self.port => {
+                self.handle_port_event(now, fabric, event);
+            }
+            AsyncEvent::LastWqeReached(qp) => self.handle_last_wqe(fabric, qp),
+            // A queue pair is never in RTR between two verbs, a completion queue has room for all
+            // that is posted, and nobody asks for a limit of a shared receive queue.
+            AsyncEvent::Port(..)
+            | AsyncEvent::CommunicationEstablished(_)
+            | AsyncEvent::CqOverrun(_)
+            | AsyncEvent::SrqLimitReached(_) => {}
+        }
+    }
+
     /// Something happened at the port. Every interface looks at the port as it is now.
     pub fn handle_port_event(&mut self, now: Instant, fabric: &mut Fabric, event: PortEvent) {
         for id in self.ids() {
@@ -319,7 +397,7 @@ impl Node {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let interfaces = self.interfaces.iter().flatten();
         let deadlines = interfaces.filter_map(|slot| slot.deadline);
-        deadlines.chain(self.sa.poll_timeout()).min()
+        deadlines.chain(self.sa.poll_timeout()).chain(self.cm.poll_timeout()).min()
     }
 
     /// Time has passed. Calls at any other time do nothing.
@@ -327,6 +405,8 @@ impl Node {
         while let Some((query, answer)) = self.sa.handle_timeout(now) {
             self.feed_answer(now, fabric, query, answer);
         }
+        self.cm.handle_timeout(now);
+        self.drive_cm(now, fabric);
         for id in self.ids() {
             let deadline = self.slot(id).and_then(|slot| slot.deadline);
             if deadline.is_some_and(|deadline| deadline <= now) {
@@ -402,6 +482,16 @@ impl Node {
         self.sa.counters()
     }
 
+    /// What the communication manager saw.
+    pub const fn cm_counters(&self) -> &ManagerCounters {
+        self.cm.counters()
+    }
+
+    /// Connections that the communication manager knows, those included that ended a moment ago.
+    pub fn cm_connections_len(&self) -> usize {
+        self.cm.connections_len()
+    }
+
     /// Makes the adapter refuse the next posts of an interface, sends and receives alike.
     pub fn refuse_posts(&mut self, id: InterfaceId, count: u32) {
         if let Some(slot) = self.slot_mut(id) {
@@ -434,5 +524,32 @@ impl Node {
             Answer::Leave(answer) => interface.handle_leave_answer(now, op, answer, path),
             Answer::Capabilities(answer) => interface.handle_sa_capabilities(op, answer),
         });
+    }
+}
+
+/// What talks through QP1.
+struct Parts {
+    agent: AgentId,
+    sa: Client<Query>,
+    cm_agent: AgentId,
+    cm: Manager<Tag>,
+    requests: Vec<PendingRequest>,
+}
+
+impl Parts {
+    fn new(
+        fabric: &Fabric,
+        gsi: &mut Gsi,
+        port: PortId,
+        config: &NodeConfig,
+    ) -> Result<Self, CreateError> {
+        let out_of_memory = |_| CreateError::OutOfMemory;
+        let agent = gsi.register(Role::Client)?;
+        let sa = Client::new(agent.value(), config.sa_requests_max as usize);
+        let cm_agent = gsi.register(Role::Server { class: CM_CLASS })?;
+        let cm = connect::manager(fabric, port, config).map_err(out_of_memory)?;
+        let mut requests = Vec::new();
+        requests.try_reserve_exact(config.connections_max.into()).map_err(out_of_memory)?;
+        Ok(Self { agent, sa: sa.map_err(out_of_memory)?, cm_agent, cm, requests })
     }
 }

@@ -339,15 +339,8 @@ impl<'a> World<'a> {
     }
 
     fn handle_event(&mut self, now: Instant, event: AsyncEvent) {
-        match event {
-            AsyncEvent::Port(port, event) => {
-                let mut hosts = self.hosts.iter_mut();
-                if let Some(host) = hosts.find(|host| host.port() == port) {
-                    host.handle_port_event(now, &mut self.fabric, event);
-                }
-            }
-            // A completion queue is as long as the work queues that complete there.
-            AsyncEvent::CqOverrun(_) => {}
+        for host in &mut self.hosts {
+            host.handle_event(now, &mut self.fabric, event);
         }
     }
 

@@ -9,12 +9,18 @@ use ipoib_rs::event::Event;
 use ipoib_rs::ib::{PkeyIndex, Qpn};
 use ipoib_rs::interface::Interface;
 use ipoib_rs::limits::Limits;
-use ipoib_rs::packet::{DataPath, DatagramSend, Delivery, PacketSink, PostReceiveError};
+use ipoib_rs::packet::{
+    ConnectedSend, DataPath, DatagramSend, Delivery, PacketSink, PostReceiveError, ReceiveQueue,
+};
 use ipoib_rs::pump::Shell;
 use ipoib_rs::time::Instant;
 
+use super::links::Links;
 use super::outputs::{Delivered, HostEvent, Outputs, TooBig};
-use super::{CqId, CreateError, Fabric, InterfaceId, Packet, PortId, QpConfig, QpId, QpType, Slot};
+use super::{
+    CqId, CreateError, Fabric, InterfaceConfig, InterfaceId, Packet, PortId, QpConfig, QpId,
+    QpType, Slot,
+};
 use crate::address::AhId;
 use crate::qp::{ReceiveRequest, SendRequest};
 
@@ -27,18 +33,22 @@ pub(super) struct Wiring {
     pub(super) receive_cq: CqId,
     /// By [`ipoib_rs::action::HandleId::index`].
     pub(super) handles: Vec<Option<AhId>>,
+    /// `None` without reliable connections.
+    pub(super) links: Option<Links>,
     pub(super) posts_to_refuse: u32,
     pub(super) limits: Limits,
 }
 
 impl Wiring {
-    /// Makes the queue pair of an interface and its completion queues, armed.
+    /// Makes the queue pair of an interface, what its connections share, and completion queues,
+    /// armed.
     pub(super) fn open(
         fabric: &mut Fabric,
         port: PortId,
         context: u64,
-        limits: &Limits,
+        config: &InterfaceConfig,
     ) -> Result<Self, CreateError> {
+        let limits = &config.limits;
         let hca = fabric.query_port(port).ok_or(CreateError::Unknown)?.hca;
         let handle_count = limits.handles_max() as usize;
         let mut handles = Vec::new();
@@ -52,7 +62,7 @@ impl Wiring {
                 return Err(error);
             }
         };
-        let config = QpConfig {
+        let qp_config = QpConfig {
             qp_type: QpType::Ud,
             send_cq,
             receive_cq,
@@ -60,7 +70,7 @@ impl Wiring {
             receives_max: limits.receive_queue_len,
         };
         let made = fabric
-            .create_qp(port, &config)
+            .create_qp(port, &qp_config)
             .and_then(|qp| Ok((qp, fabric.qpn(qp).ok_or(CreateError::Unknown)?)));
         let (qp, qpn) = match made {
             Ok(made) => made,
@@ -72,11 +82,34 @@ impl Wiring {
         };
         fabric.req_notify(send_cq);
         fabric.req_notify(receive_cq);
-        Ok(Self { qp, qpn, send_cq, receive_cq, handles, posts_to_refuse: 0, limits: *limits })
+        let mut wiring = Self {
+            qp,
+            qpn,
+            send_cq,
+            receive_cq,
+            handles,
+            links: None,
+            posts_to_refuse: 0,
+            limits: *limits,
+        };
+        if let Some(support) = &config.connected {
+            match Links::open(fabric, hca, context, limits, support) {
+                Ok(links) => wiring.links = Some(links),
+                Err(error) => {
+                    wiring.close(fabric);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(wiring)
     }
 
     /// Destroys everything.
     pub(super) fn close(self, fabric: &mut Fabric) {
+        // Connections complete in the other queues as well.
+        if let Some(links) = self.links {
+            links.close(fabric);
+        }
         let is_destroyed = fabric.destroy_qp(self.qp).is_ok()
             && fabric.destroy_cq(self.send_cq).is_ok()
             && fabric.destroy_cq(self.receive_cq).is_ok();
@@ -144,6 +177,41 @@ impl DataPath<Packet> for NodePath<'_> {
             pkey_index: PkeyIndex::default(),
         };
         self.fabric.post_send(self.wiring.qp, request, packet).map_err(|refused| refused.packet)
+    }
+
+    fn post_connected_send(&mut self, send: ConnectedSend, packet: Packet) -> Result<(), Packet> {
+        let links = self.wiring.links.as_ref();
+        let Some(qp) = links.and_then(|links| Some(links.get(send.connection)?.qp)) else {
+            return Err(packet);
+        };
+        if self.wiring.refuses_post() {
+            return Err(packet);
+        }
+        let posted = self.fabric.post_message(qp, send.id.to_bits(), packet);
+        posted.map_err(|refused| refused.packet)
+    }
+
+    fn post_connected_receive(
+        &mut self,
+        queue: ReceiveQueue,
+        bytes: usize,
+    ) -> Result<(), PostReceiveError> {
+        if self.wiring.refuses_post() {
+            return Err(PostReceiveError);
+        }
+        let links = self.wiring.links.as_ref().ok_or(PostReceiveError)?;
+        let request = ReceiveRequest { wr_id: 0, bytes: bytes as u32 };
+        let posted = match queue {
+            ReceiveQueue::Shared => {
+                let srq = links.srq.ok_or(PostReceiveError)?;
+                self.fabric.post_srq_receive(srq, request)
+            }
+            ReceiveQueue::Of(connection) => {
+                let qp = links.get(connection).ok_or(PostReceiveError)?.qp;
+                self.fabric.post_receive(qp, request)
+            }
+        };
+        posted.map_err(|_| PostReceiveError)
     }
 
     fn post_receive(&mut self, bytes: usize) -> Result<(), PostReceiveError> {

@@ -1,6 +1,8 @@
-//! Executing actions: verbs at once, questions to the SA as datagrams.
+//! Executing actions: verbs at once, questions to the SA and to peers as datagrams.
 
-use ipoib_rs::action::{Action, AddressVector, HandleId, OpId, QueuePairChange, VerbError};
+use ipoib_rs::action::{
+    Action, AddressVector, ConnectError, HandleId, OpId, QueuePairChange, VerbError,
+};
 use ipoib_rs::time::Instant;
 
 use super::outputs::{HostEvent, PendingAction};
@@ -10,7 +12,8 @@ use crate::qp::QpChange;
 use crate::sa::TableFull;
 
 impl Node {
-    /// Executes an action and feeds its result back, unless that is the SA's to give.
+    /// Executes an action and feeds its result back, unless that is the SA's or a peer's to
+    /// give.
     pub fn execute(&mut self, now: Instant, fabric: &mut Fabric, pending: PendingAction) {
         let PendingAction { interface, action } = pending;
         match action {
@@ -61,6 +64,13 @@ impl Node {
                 self.ask(now, fabric, pending, tag, request);
             }
             Action::CancelQuery { op } => self.sa.cancel(Query { interface, op }),
+            Action::Listen { .. }
+            | Action::Unlisten { .. }
+            | Action::OpenConnection { .. }
+            | Action::AcceptConnection { .. }
+            | Action::ErrConnection { .. }
+            | Action::PostDrainMarker { .. }
+            | Action::DestroyConnection { .. } => self.execute_connected(now, fabric, pending),
             Action::WakeSendQueue => {
                 self.outputs.push_event(interface, HostEvent::SendQueueWoken);
             }
@@ -77,14 +87,29 @@ impl Node {
             | Action::DetachGroup { op, .. }
             | Action::CreateAddressHandle { op, .. }
             | Action::DestroyAddressHandle { op, .. }
-            | Action::ModifyQueuePair { op, .. } => {
+            | Action::ModifyQueuePair { op, .. }
+            | Action::Listen { op, .. }
+            | Action::ErrConnection { op, .. }
+            | Action::PostDrainMarker { op, .. } => {
                 return self.feed_result(now, fabric, interface, op, Err(VerbError));
             }
             Action::QueryPath { op, .. } => (op, Answer::Path(Err(error))),
             Action::JoinGroup { op, .. } => (op, Answer::Join(Err(error))),
             Action::LeaveGroup { op, .. } => (op, Answer::Leave(Err(error))),
             Action::QuerySaCapabilities { op } => (op, Answer::Capabilities(Err(error))),
-            Action::CancelQuery { .. } | Action::WakeSendQueue => {
+            Action::AcceptConnection { op, request, .. } => {
+                self.refuse_connection(request);
+                self.drive_cm(now, fabric);
+                return self.feed_result(now, fabric, interface, op, Err(VerbError));
+            }
+            Action::OpenConnection { op, .. } => {
+                let answer = Err(ConnectError::Unusable);
+                return self.feed_connect_answer(now, fabric, (interface, op), answer);
+            }
+            Action::CancelQuery { .. }
+            | Action::DestroyConnection { .. }
+            | Action::Unlisten { .. }
+            | Action::WakeSendQueue => {
                 return self.execute(now, fabric, pending);
             }
         };
@@ -114,7 +139,7 @@ impl Node {
         }
     }
 
-    fn feed_result(
+    pub(super) fn feed_result(
         &mut self,
         now: Instant,
         fabric: &mut Fabric,

@@ -1,7 +1,7 @@
 //! Taking completions and datagrams from the adapter.
 
 use ipoib_rs::interface::Interface;
-use ipoib_rs::packet::{CompletionStatus, Receive};
+use ipoib_rs::packet::{CompletionStatus, ConnectedReceive, Receive};
 use ipoib_rs::time::Instant;
 
 use super::datapath::NodePath;
@@ -19,6 +19,7 @@ impl Node {
         for id in self.ids() {
             self.poll_sends(now, fabric, id);
             self.poll_receives(now, fabric, id);
+            self.poll_connected(now, fabric, id);
         }
         self.gsi.poll(fabric);
         while let Some(mad) = self.gsi.poll_mad(self.agent) {
@@ -26,9 +27,13 @@ impl Node {
                 self.feed_answer(now, fabric, query, answer);
             }
         }
+        while let Some(mad) = self.gsi.poll_mad(self.cm_agent) {
+            self.cm.handle_mad(now, mad.source, &mad.bytes);
+            self.drive_cm(now, fabric);
+        }
     }
 
-    fn poll_sends(&mut self, now: Instant, fabric: &mut Fabric, id: InterfaceId) {
+    pub(super) fn poll_sends(&mut self, now: Instant, fabric: &mut Fabric, id: InterfaceId) {
         let Some(cq) = self.slot(id).map(|slot| slot.wiring.send_cq) else {
             return;
         };
@@ -60,6 +65,24 @@ impl Node {
                         break;
                     };
                     feed_receive(now, interface, path, completion);
+                }
+            });
+        }
+    }
+
+    /// Takes what completed on connections to receive from.
+    pub(super) fn poll_connected(&mut self, now: Instant, fabric: &mut Fabric, id: InterfaceId) {
+        let links = self.slot(id).and_then(|slot| slot.wiring.links.as_ref());
+        let Some(cq) = links.map(|links| links.cq) else {
+            return;
+        };
+        while has_completions(fabric, cq) {
+            self.pump(fabric, id, |interface, path| {
+                for _ in 0..BATCH_LEN {
+                    let Some(completion) = path.fabric.poll_cq(cq) else {
+                        break;
+                    };
+                    feed_connected(now, interface, path, completion);
                 }
             });
         }
@@ -122,5 +145,39 @@ fn feed_receive(
         Outcome::ReceiveFailed(error) => interface.handle_receive_failed(now, error.into(), path),
         // The two queues are apart: no send completes here.
         Outcome::Sent | Outcome::SendFailed(_) => {}
+    }
+}
+
+fn feed_connected(
+    now: Instant,
+    interface: &mut Interface<Packet>,
+    path: &mut NodePath<'_>,
+    completion: Completion,
+) {
+    let Completion { qp, qpn: _, wr_id: _, outcome } = completion;
+    let links = path.wiring.links.as_mut();
+    match outcome {
+        Outcome::Received(arrival) => {
+            // A queue pair takes its completions with it, so this one has its connection.
+            match links.and_then(|links| links.find(qp)) {
+                Some((connection, _)) => {
+                    let receive = ConnectedReceive { connection, packet: arrival.packet };
+                    interface.handle_connected_receive(now, receive, path);
+                }
+                None => path.fabric.pool_mut().free(arrival.packet),
+            }
+        }
+        Outcome::ReceiveFailed(error) => {
+            if let Some((connection, _)) = links.and_then(|links| links.find(qp)) {
+                let status = error.into();
+                interface.handle_connected_receive_failed(now, connection, status, path);
+            }
+        }
+        // The drain marker is all that is sent on these queue pairs.
+        Outcome::Sent | Outcome::SendFailed(_) => {
+            if let Some(op) = links.and_then(|links| links.take_marker(qp)) {
+                interface.handle_verb_result(now, op, Ok(()), path);
+            }
+        }
     }
 }

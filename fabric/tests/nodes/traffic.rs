@@ -5,12 +5,13 @@ use std::time::Duration;
 use fabric::node::InterfaceConfig;
 use ipoib_rs::event::Event;
 use ipoib_rs::ib::Pkey;
+use ipoib_rs::interface::Mode;
 use ipoib_rs::limits::Limits;
 use ipoib_rs::packet::Cast;
 use ipoib_rs::wire::{EtherType, LinkAddress, Scope};
 use zerocopy::IntoBytes;
 
-use crate::world::{PARENT, World};
+use crate::world::{CONNECTED, PARENT, World};
 
 #[test]
 fn interfaces_come_up_when_the_broadcast_group_is_joined() {
@@ -147,6 +148,8 @@ fn a_child_is_a_partition_of_its_own() {
         let config = InterfaceConfig {
             pkey: Some(pkey),
             scope: Scope::LINK_LOCAL,
+            mode: Mode::Datagram,
+            connected: Some(CONNECTED),
             seed: 99,
             limits: Limits::DEFAULT,
         };

@@ -12,7 +12,7 @@ use fabric::subnet::Subnet;
 use fabric::{AsyncEvent, Fabric, FabricConfig};
 use ipoib_rs::event::Event;
 use ipoib_rs::ib::{Mgid, Pkey, RateCode};
-use ipoib_rs::interface::RingFull;
+use ipoib_rs::interface::{ConnectedSupport, Mode, RingFull};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::packet::Cast;
 use ipoib_rs::time::Instant;
@@ -20,6 +20,10 @@ use ipoib_rs::wire::{BroadcastGroup, EtherType, LinkAddress, Scope};
 
 /// The interface of the port itself, on every host.
 pub(crate) const PARENT: InterfaceId = InterfaceId::FIRST;
+
+/// An adapter that can do everything.
+pub(crate) const CONNECTED: ConnectedSupport =
+    ConnectedSupport { mtu_max: 65_520, shares_receives: true };
 
 /// Steps until everything must have come to rest.
 const STEPS_MAX: usize = 10_000;
@@ -65,8 +69,14 @@ impl World {
         self.subnet.link_up(&mut self.fabric, port).unwrap();
         let config = NodeConfig::with_context(number as u64);
         let mut node = Node::new(&mut self.fabric, port, &config).unwrap();
-        let config =
-            InterfaceConfig { pkey: None, scope: Scope::LINK_LOCAL, seed: number as u64, limits };
+        let config = InterfaceConfig {
+            pkey: None,
+            scope: Scope::LINK_LOCAL,
+            mode: Mode::Datagram,
+            connected: Some(CONNECTED),
+            seed: number as u64,
+            limits,
+        };
         let id = node.add_interface(&mut self.fabric, &config).unwrap();
         assert_eq!(id, PARENT);
         node.handle_admin_up(self.now, &mut self.fabric, id);
@@ -124,11 +134,9 @@ impl World {
         let mut is_busy = false;
         while let Some(event) = self.fabric.poll_event() {
             is_busy = true;
-            let AsyncEvent::Port(port, event) = event else {
-                panic!("{event:?}");
-            };
-            for host in self.hosts.iter_mut().filter(|host| host.port == port) {
-                host.node.handle_port_event(self.now, &mut self.fabric, event);
+            assert!(!matches!(event, AsyncEvent::CqOverrun(_)), "{event:?}");
+            for host in &mut self.hosts {
+                host.node.handle_event(self.now, &mut self.fabric, event);
             }
         }
         for host in &mut self.hosts {

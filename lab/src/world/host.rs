@@ -3,14 +3,14 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use fabric::Fabric;
+use fabric::{AsyncEvent, Fabric};
 use fabric::node::{
     Delivered, HostEvent, InterfaceConfig, InterfaceId, Node, NodeConfig, NodeEvent, TooBig,
 };
 use fabric::port::PortId;
 use ipoib_rs::event::{Event, Notice};
 use ipoib_rs::ib::Pkey;
-use ipoib_rs::interface::PortEvent;
+use ipoib_rs::interface::{ConnectedSupport, Mode};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::Scope;
@@ -31,6 +31,8 @@ pub(super) use interface::LabInterface;
 const HOST_GUID: u64 = 0x0002_C903_0000_1000;
 const IPV4_PREFIX_BITS: u8 = 24;
 const IPV6_PREFIX_BITS: u8 = 64;
+/// What the adapters of hosts can do.
+const CONNECTED: ConnectedSupport = ConnectedSupport { mtu_max: 65_520, shares_receives: true };
 /// Lines of the log that are kept.
 const NOTICES_MAX: usize = 32;
 
@@ -148,6 +150,8 @@ impl LabHost {
         let config = InterfaceConfig {
             pkey,
             scope: Scope::LINK_LOCAL,
+            mode: Mode::Datagram,
+            connected: Some(CONNECTED),
             seed: u64::from(self.id.0) << 32 | self.interfaces.len() as u64,
             limits: Limits::DEFAULT,
         };
@@ -262,13 +266,8 @@ impl LabHost {
         self.needs_run = true;
     }
 
-    pub(super) fn handle_port_event(
-        &mut self,
-        now: Instant,
-        fabric: &mut Fabric,
-        event: PortEvent,
-    ) {
-        self.node.handle_port_event(now, fabric, event);
+    pub(super) fn handle_event(&mut self, now: Instant, fabric: &mut Fabric, event: AsyncEvent) {
+        self.node.handle_event(now, fabric, event);
         self.needs_run = true;
     }
 
