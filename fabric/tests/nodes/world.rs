@@ -6,13 +6,16 @@ use fabric::hca::{HcaConfig, HcaId};
 use fabric::node::{
     Delivered, HostEvent, InterfaceConfig, InterfaceId, Node, NodeConfig, NodeEvent,
 };
+use fabric::packet::Packet;
 use fabric::port::PortId;
 use fabric::sm::{SmConfig, SmLimits};
 use fabric::subnet::Subnet;
+use fabric::transit::Transit;
 use fabric::{AsyncEvent, Fabric, FabricConfig};
+use ipoib_rs::action::Action;
 use ipoib_rs::event::Event;
 use ipoib_rs::ib::{Mgid, Pkey, RateCode};
-use ipoib_rs::interface::{ConnectedSupport, Mode, RingFull};
+use ipoib_rs::interface::{ConnectedSupport, Interface, Mode, RingFull};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::packet::Cast;
 use ipoib_rs::time::Instant;
@@ -33,6 +36,38 @@ pub(crate) struct World {
     pub(crate) fabric: Fabric,
     pub(crate) subnet: Subnet,
     pub(crate) hosts: Vec<Host>,
+    /// Which packets never arrive.
+    pub(crate) is_lost: fn(&Transit) -> bool,
+    /// Which actions fail.
+    pub(crate) is_failing: fn(&Action) -> bool,
+}
+
+/// What differs between hosts.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup {
+    pub(crate) mode: Mode,
+    pub(crate) connected: Option<ConnectedSupport>,
+}
+
+impl Setup {
+    pub(crate) fn config(&self, number: usize, limits: Limits) -> InterfaceConfig {
+        InterfaceConfig {
+            pkey: None,
+            scope: Scope::LINK_LOCAL,
+            mode: self.mode,
+            connected: self.connected,
+            seed: number as u64,
+            limits,
+        }
+    }
+
+    pub(crate) const DATAGRAM: Self = Self { mode: Mode::Datagram, connected: Some(CONNECTED) };
+    pub(crate) const CONNECTED: Self = Self { mode: Mode::Connected, connected: Some(CONNECTED) };
+    /// Every connection has receives of its own.
+    pub(crate) const UNSHARED: Self = Self {
+        mode: Mode::Connected,
+        connected: Some(ConnectedSupport { mtu_max: 65_520, shares_receives: false }),
+    };
 }
 
 pub(crate) struct Host {
@@ -50,34 +85,38 @@ impl World {
     /// `host_count` hosts whose interface is up, in a subnet with the broadcast group of the
     /// default partition.
     pub(crate) fn new(host_count: usize, limits: Limits) -> Self {
+        Self::with(&vec![Setup::DATAGRAM; host_count], limits)
+    }
+
+    /// The same, of hosts that differ.
+    pub(crate) fn with(setups: &[Setup], limits: Limits) -> Self {
         let mut fabric = Fabric::new(FabricConfig::DEFAULT).unwrap();
         let port = plug(&mut fabric, 0).1;
         let config = SmConfig::new(SmLimits::DEFAULT);
         let rate = RateCode::new(3).unwrap();
         let subnet = Subnet::new(&mut fabric, port, config, rate, 0).unwrap();
-        let mut world = Self { now: Instant::ZERO, fabric, subnet, hosts: Vec::new() };
+        let mut world = Self {
+            now: Instant::ZERO,
+            fabric,
+            subnet,
+            hosts: Vec::new(),
+            is_lost: |_| false,
+            is_failing: |_| false,
+        };
         world.create_broadcast_group(Pkey::DEFAULT);
-        for number in 1..=host_count {
-            world.add_host(number, limits);
+        for (number, setup) in (1..).zip(setups) {
+            world.add_host(number, *setup, limits);
         }
         world.settle();
         world
     }
 
-    fn add_host(&mut self, number: usize, limits: Limits) {
+    fn add_host(&mut self, number: usize, setup: Setup, limits: Limits) {
         let (hca, port) = plug(&mut self.fabric, number as u64);
         self.subnet.link_up(&mut self.fabric, port).unwrap();
         let config = NodeConfig::with_context(number as u64);
         let mut node = Node::new(&mut self.fabric, port, &config).unwrap();
-        let config = InterfaceConfig {
-            pkey: None,
-            scope: Scope::LINK_LOCAL,
-            mode: Mode::Datagram,
-            connected: Some(CONNECTED),
-            seed: number as u64,
-            limits,
-        };
-        let id = node.add_interface(&mut self.fabric, &config).unwrap();
+        let id = node.add_interface(&mut self.fabric, &setup.config(number, limits)).unwrap();
         assert_eq!(id, PARENT);
         node.handle_admin_up(self.now, &mut self.fabric, id);
         self.hosts.push(Host {
@@ -88,6 +127,32 @@ impl World {
             events: Vec::new(),
             too_big: Vec::new(),
         });
+    }
+
+    /// The host stops without a word to anybody and starts again.
+    pub(crate) fn crash(&mut self, host: usize, setup: Setup) {
+        self.replace_node(host, setup, |config| config.seed += 100);
+    }
+
+    /// Another node on the same port.
+    pub(crate) fn replace_node(
+        &mut self,
+        host: usize,
+        setup: Setup,
+        configure: fn(&mut NodeConfig),
+    ) {
+        let Host { hca, port, node, .. } = self.hosts.remove(host);
+        node.close(&mut self.fabric);
+        let number = host + 1;
+        let mut config = NodeConfig::with_context(number as u64);
+        configure(&mut config);
+        let mut node = Node::new(&mut self.fabric, port, &config).unwrap();
+        let setup = setup.config(number + 100, Limits::DEFAULT);
+        let id = node.add_interface(&mut self.fabric, &setup).unwrap();
+        node.handle_admin_up(self.now, &mut self.fabric, id);
+        let (received, events, too_big) = (Vec::new(), Vec::new(), Vec::new());
+        self.hosts.insert(host, Host { hca, port, node, received, events, too_big });
+        self.pass(Duration::from_secs(1));
     }
 
     pub(crate) fn create_broadcast_group(&mut self, pkey: Pkey) {
@@ -140,11 +205,15 @@ impl World {
             }
         }
         for host in &mut self.hosts {
-            host.run(self.now, &mut self.fabric);
+            host.run(self.now, &mut self.fabric, self.is_failing);
         }
         while let Some(transit) = self.fabric.poll_transit() {
             is_busy = true;
-            self.fabric.deliver(transit);
+            if (self.is_lost)(&transit) {
+                self.fabric.discard(transit);
+            } else {
+                self.fabric.deliver(transit);
+            }
         }
         while let Some(notification) = self.fabric.poll_notification() {
             is_busy = true;
@@ -152,7 +221,7 @@ impl World {
                 self.subnet.poll(&mut self.fabric);
             } else {
                 let host = &mut self.hosts[notification.context as usize - 1];
-                host.run(self.now, &mut self.fabric);
+                host.run(self.now, &mut self.fabric, self.is_failing);
             }
         }
         is_busy
@@ -173,10 +242,20 @@ impl World {
         from: usize,
         to: &LinkAddress,
         payload: &[u8],
-    ) -> Result<(), RingFull<fabric::packet::Packet>> {
+    ) -> Result<(), RingFull<Packet>> {
+        self.send_as(from, to, EtherType::IPV6, payload)
+    }
+
+    /// Sends a packet of some protocol.
+    pub(crate) fn send_as(
+        &mut self,
+        from: usize,
+        to: &LinkAddress,
+        protocol: EtherType,
+        payload: &[u8],
+    ) -> Result<(), RingFull<Packet>> {
         let packet = self.fabric.pool_mut().allocate_from(payload).unwrap();
         let node = &mut self.hosts[from].node;
-        let protocol = EtherType::IPV6;
         node.handle_transmit(self.now, &mut self.fabric, PARENT, to, protocol, packet)
     }
 
@@ -185,6 +264,10 @@ impl World {
         let received = std::mem::take(&mut self.hosts[host].received);
         let parts = received.into_iter();
         parts.map(|(_, payload, cast)| (payload, cast)).collect()
+    }
+
+    pub(crate) fn interface(&self, host: usize) -> &Interface<Packet> {
+        self.hosts[host].node.interface(PARENT).unwrap()
     }
 
     pub(crate) fn is_link_up(&self, host: usize) -> bool {
@@ -202,8 +285,18 @@ impl World {
 }
 
 impl Host {
-    pub(crate) fn run(&mut self, now: Instant, fabric: &mut Fabric) {
-        self.node.run(now, fabric);
+    fn run(&mut self, now: Instant, fabric: &mut Fabric, is_failing: fn(&Action) -> bool) {
+        loop {
+            self.node.poll(now, fabric);
+            let Some(pending) = self.node.poll_action() else {
+                break;
+            };
+            if is_failing(&pending.action) {
+                self.node.fail(now, fabric, pending);
+            } else {
+                self.node.execute(now, fabric, pending);
+            }
+        }
         while let Some(delivered) = self.node.poll_delivered() {
             let Delivered { interface, packet, delivery } = delivered;
             self.received.push((interface, packet.bytes().to_vec(), delivery.cast));
