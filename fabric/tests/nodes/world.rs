@@ -43,7 +43,7 @@ pub(crate) struct World {
 }
 
 /// What differs between hosts.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) mode: Mode,
     pub(crate) connected: Option<ConnectedSupport>,
