@@ -99,34 +99,50 @@ impl Drop for Foreign {
 /// `ipoib-lab up`, once it is ready. Killed with the value.
 pub(crate) struct Up {
     child: Child,
-    _output: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Up {
     pub(crate) fn start(prefix: &Prefix) -> Self {
+        Self::start_with(prefix, &[])
+    }
+
+    pub(crate) fn start_with(prefix: &Prefix, more: &[&str]) -> Self {
         let mut child = Command::new(LAB)
             .args(["up", "--prefix", &prefix.0])
+            .args(more)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.starts_with("ready") {
-            line.clear();
-            let count = output.read_line(&mut line).unwrap();
-            assert_ne!(count, 0, "it ended before it was ready");
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut up = Self { child, output };
+        up.wait_for("ready");
+        up
+    }
+
+    /// Reads up to the next line that starts with `words`.
+    #[track_caller]
+    pub(crate) fn wait_for(&mut self, words: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let count = self.output.read_line(&mut line).unwrap();
+            assert_ne!(count, 0, "it ended before it said {words:?}");
+            if line.starts_with(words) {
+                return line;
+            }
         }
-        Self {
-            child,
-            _output: output,
-        }
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args([signal, &pid]).status();
+        assert!(status.unwrap().success());
     }
 
     /// Sends a signal and gives the exit code; `None` if the signal killed it.
     pub(crate) fn end(mut self, signal: &str) -> Option<i32> {
-        let pid = self.child.id().to_string();
-        let status = Command::new("kill").args([signal, &pid]).status();
-        assert!(status.unwrap().success());
+        self.signal(signal);
         let give_up = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
