@@ -35,8 +35,7 @@ use host::LabHost;
 const WATCH: Duration = Duration::from_millis(100);
 /// How long hosts may take to give everything back.
 const DETACH_MAX: Duration = Duration::from_secs(3);
-/// Packets that arrive before the receivers get their turn: fewer than QP1 has receives, so that
-/// hosts that all start at once do not flood the subnet administrator.
+/// Packets that arrive before the receivers get their turn: fewer than QP1 has receives.
 const DELIVERY_LEN: usize = 32;
 /// The context of the subnet manager's completion queues; hosts have their place in the list.
 const SUBNET_CONTEXT: u64 = u64::MAX;
@@ -260,16 +259,19 @@ impl<'a> World<'a> {
     fn handle_timers(&mut self) -> Result<(), Error> {
         let now = self.now();
         let is_watch_due = now >= self.watch_at;
-        for host in &mut self.hosts {
+        for index in 0..self.hosts.len() {
+            let host = &mut self.hosts[index];
             host.handle_timeout(now, &mut self.fabric);
             if is_watch_due {
                 host.watch(now, &mut self.fabric)?;
             }
+            // Host by host, so that hosts that start together do not ask all at once.
+            self.settle()?;
         }
         if is_watch_due {
             self.watch_at = now + WATCH;
         }
-        self.settle()
+        Ok(())
     }
 
     /// Reads a batch from every device. Whether there was anything.
