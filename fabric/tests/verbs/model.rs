@@ -1,6 +1,6 @@
 //! Any sequence of verbs against what every adapter promises: a work request that was posted
-//! completes exactly once, in the order of its queue, unless its queue pair was reset; and no packet
-//! is lost or made.
+//! completes exactly once, in the order of its queue, unless its queue pair was reset; and no
+//! packet is lost or made.
 
 use std::collections::VecDeque;
 
