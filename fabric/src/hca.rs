@@ -30,13 +30,7 @@ pub struct HcaConfig {
 impl HcaConfig {
     /// An adapter with one port.
     pub const fn with_guid(guid: u64) -> Self {
-        Self {
-            guid,
-            port_count: 1,
-            mtu: IbMtu::Mtu2048,
-            pkey_table_len: 16,
-            gid_table_len: 16,
-        }
+        Self { guid, port_count: 1, mtu: IbMtu::Mtu2048, pkey_table_len: 16, gid_table_len: 16 }
     }
 }
 
@@ -81,10 +75,7 @@ impl Hca {
 
     /// Puts a completion into a queue and raises a notification if it is armed.
     pub(crate) fn complete(&mut self, cq: Key, completion: Completion, outlet: &mut Outlet) {
-        let id = CqId {
-            hca: self.id,
-            key: cq,
-        };
+        let id = CqId { hca: self.id, key: cq };
         let is_wedged = self.is_wedged;
         let Some(queue) = self.cqs.get_mut(cq) else {
             outlet.reclaim(completion);
@@ -119,10 +110,7 @@ impl Hca {
     fn notify(cq: CqId, queue: &mut Cq, outlet: &mut Outlet) {
         queue.notice = match queue.notice {
             Notice::Armed => {
-                outlet.notifications.push_back(Notification {
-                    cq,
-                    context: queue.context,
-                });
+                outlet.notifications.push_back(Notification { cq, context: queue.context });
                 Notice::Raised
             }
             // One that is on its way will make the owner look.

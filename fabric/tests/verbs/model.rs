@@ -162,12 +162,7 @@ impl Model {
     }
 
     fn drain(&mut self, host: usize) {
-        let Host {
-            hca,
-            send_cq,
-            receive_cq,
-            ..
-        } = self.hosts[host];
+        let Host { hca, send_cq, receive_cq, .. } = self.hosts[host];
         self.fabric.set_wedged(hca, false).unwrap();
         while poll(&mut self.fabric, send_cq, &mut self.sends[host]) {}
         while poll(&mut self.fabric, receive_cq, &mut self.receives[host]) {}
