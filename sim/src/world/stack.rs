@@ -12,7 +12,7 @@ use super::build::address_of;
 use super::pings::{Lane, Version};
 use super::{Item, World, checker};
 use crate::host::Frame;
-use crate::host::wire::{Echo, EchoKind, IpHeader};
+use crate::host::wire::{Echo, EchoKind, IpHeader, TooBig};
 use crate::swarm::Planted;
 use crate::trace::Kind;
 use crate::traffic;
@@ -58,7 +58,11 @@ const DATAGRAM_BYTES_MAX: usize = 65_515;
 const HOST_MTU: usize = 2_044;
 /// What a failure tells of a world that is not well.
 const AILMENTS_SHOWN_MAX: usize = 6;
-const GROUPS: [&str; 4] = ["239.1.2.3", "239.1.2.4", "ff02::1:3", "ff05::101"];
+/// Groups that hosts listen to now and then, and send to. Few enough that the smallest table has
+/// room for those that hosts need to find each other.
+const GROUPS: [&str; 2] = ["239.1.2.3", "ff05::101"];
+/// Groups that hosts only send to.
+const GROUPS_UNHEARD: [&str; 2] = ["239.1.2.4", "ff02::1:3"];
 
 impl World {
     /// Sends an echo request of `bytes` bytes along a lane.
@@ -132,24 +136,8 @@ impl World {
                 let packet = traffic::datagram(pool, pair, bytes, dont_fragment);
                 self.send(lane.from, packet);
             }
-            Sending::OversizeGroup | Sending::NewGroup => {
-                let bytes = match sending {
-                    Sending::OversizeGroup => 5_000,
-                    Sending::NewGroup
-                    | Sending::Ping
-                    | Sending::PingGroup
-                    | Sending::Burst
-                    | Sending::Oversize
-                    | Sending::UnknownHost
-                    | Sending::UnknownAddress
-                    | Sending::ChangedGroups => 500,
-                };
-                if let Some(group) = self.some_group(lane.version) {
-                    let pair = (source, group);
-                    let packet = traffic::datagram(self.fabric.pool_mut(), pair, bytes, false);
-                    self.send(lane.from, packet);
-                }
-            }
+            Sending::OversizeGroup => self.send_to_group(lane, 5_000),
+            Sending::NewGroup => self.send_to_group(lane, 500),
             Sending::UnknownHost => {
                 let nobody = match lane.version {
                     Version::V4 => IpAddr::from(Ipv4Addr::new(10, 0, 0, 200)),
@@ -216,9 +204,19 @@ impl World {
         }
     }
 
+    fn send_to_group(&mut self, lane: Lane, bytes: usize) {
+        let (source, _) = self.addresses_of(lane);
+        if let Some(group) = self.some_group(lane.version) {
+            let pool = self.fabric.pool_mut();
+            let packet = traffic::datagram(pool, (source, group), bytes, false);
+            self.send(lane.from, packet);
+        }
+    }
+
     fn some_group(&mut self, version: Version) -> Option<IpAddr> {
         let groups: Vec<IpAddr> = GROUPS
             .iter()
+            .chain(&GROUPS_UNHEARD)
             .filter_map(|group| group.parse().ok())
             .filter(|&group| Version::of(group) == version)
             .collect();
@@ -269,7 +267,10 @@ impl World {
             Some(Planted::Trespass) if self.random.chance(10) => self.stations.len() - 1 - station,
             Some(_) | None => station,
         };
-        if let Some(from) = self.station_of(header.source)
+        // What the own host says of a packet that is too big bears the address of its destination.
+        let is_from_link = TooBig::parse(&header, packet.bytes()).is_none();
+        if is_from_link
+            && let Some(from) = self.station_of(header.source)
             && let Err(what) = self.checkers.on_delivery(self.now, from, at)
         {
             self.fail(FailureKind::Safety, what);

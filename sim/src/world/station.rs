@@ -445,9 +445,7 @@ impl Station {
                 let result = if faults.fails_verb() {
                     Err(VerbError)
                 } else {
-                    fabric
-                        .attach_multicast(adapter.qp(), mgid, mlid)
-                        .map_err(|_| VerbError)
+                    adapter.attach(fabric, mgid, mlid)
                 };
                 (op, result)
             }
@@ -480,10 +478,7 @@ impl Station {
                     ah.and_then(|ah| fabric.destroy_ah(ah).map_err(|_| VerbError)),
                 )
             }
-            Action::DetachGroup { op, mgid, mlid } => {
-                let result = fabric.detach_multicast(adapter.qp(), mgid, mlid);
-                (op, result.map_err(|_| VerbError))
-            }
+            Action::DetachGroup { op, mgid, mlid } => (op, adapter.detach(fabric, mgid, mlid)),
             Action::ModifyQueuePair { op, change } => {
                 let result = if faults.fails_verb() {
                     Err(VerbError)

@@ -32,13 +32,14 @@ pub(super) fn check(world: &World) -> Result<(), String> {
 /// A detached interface has given everything back.
 pub(super) fn check_removed(station: usize, attached: &Attached) -> Result<(), String> {
     let handles = attached.adapter.handles.len();
+    let groups = attached.adapter.groups.len();
     let posted = attached.adapter.posted.len();
     let operations = &attached.operations;
     let queued = attached.interface.packets_queued();
-    if handles + posted + operations.len() + queued as usize > 0 {
+    if handles + groups + posted + operations.len() + queued as usize > 0 {
         return Err(format!(
-            "station {station} is detached with {handles} address handles, {posted} posted sends, \
-             operations {operations:?} and {queued} queued packets"
+            "station {station} is detached with {handles} address handles, {groups} attached \
+             groups, {posted} posted sends, operations {operations:?} and {queued} queued packets"
         ));
     }
     Ok(())
