@@ -96,8 +96,9 @@ pub(crate) enum GroupState {
     Leaving { tries: u8 },
     /// The SA did not hear; it is told again at a time.
     LeaveBackingOff { tries: u8, retry_at: Instant },
-    /// Given up with a query under way whose answer makes no difference; to be cancelled.
-    CancelWanted,
+    /// Given up with a query under way whose answer makes no difference; to be cancelled. The queue
+    /// pair may still be attached.
+    CancelWanted { attached: Option<(Mgid, Mlid)> },
 }
 
 /// A try to join.
@@ -200,7 +201,7 @@ impl GroupState {
             | Self::AttachWanted(_)
             | Self::DetachWanted(_)
             | Self::LeaveWanted { .. }
-            | Self::CancelWanted
+            | Self::CancelWanted { .. }
             | Self::Ready {
                 renewal: Renewal::Wanted(_),
                 ..
@@ -243,7 +244,7 @@ impl GroupState {
             | Self::Detaching(_)
             | Self::LeaveWanted { .. }
             | Self::Leaving { .. }
-            | Self::CancelWanted => None,
+            | Self::CancelWanted { .. } => None,
         }
     }
 
@@ -274,7 +275,7 @@ impl GroupState {
             | Self::LeaveWanted { .. }
             | Self::Leaving { .. }
             | Self::LeaveBackingOff { .. }
-            | Self::CancelWanted => None,
+            | Self::CancelWanted { .. } => None,
         }
     }
 
@@ -299,7 +300,7 @@ impl GroupState {
             | Self::LeaveWanted { .. }
             | Self::Leaving { .. }
             | Self::LeaveBackingOff { .. }
-            | Self::CancelWanted => "leaving",
+            | Self::CancelWanted { .. } => "leaving",
         }
     }
 }

@@ -251,8 +251,13 @@ impl<B: PacketBuf> Interface<B> {
             operation: generation,
             ..
         } = *group;
-        if state == GroupState::CancelWanted {
-            self.forget_group(place);
+        if let GroupState::CancelWanted { attached } = state {
+            if attached.is_some() {
+                let then = AfterLeft::Forget;
+                self.enter_group(place, GroupState::DetachWanted(Left { attached, then }));
+            } else {
+                self.forget_group(place);
+            }
             return Some(Action::CancelQuery {
                 op: OpId {
                     target: Target::Group(place),
@@ -327,7 +332,7 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::Detaching(_)
             | GroupState::Leaving { .. }
             | GroupState::LeaveBackingOff { .. }
-            | GroupState::CancelWanted => return None,
+            | GroupState::CancelWanted { .. } => return None,
         };
         self.enter_group(place, next);
         Some(action)
@@ -392,7 +397,7 @@ impl<B: PacketBuf> Interface<B> {
                 | GroupState::LeaveWanted { .. }
                 | GroupState::Leaving { .. }
                 | GroupState::LeaveBackingOff { .. }
-                | GroupState::CancelWanted,
+                | GroupState::CancelWanted { .. },
                 _,
             ) => return false,
         }
@@ -450,7 +455,7 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::Detaching(_)
             | GroupState::LeaveWanted { .. }
             | GroupState::Leaving { .. }
-            | GroupState::CancelWanted => {}
+            | GroupState::CancelWanted { .. } => {}
         }
     }
 

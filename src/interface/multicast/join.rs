@@ -112,7 +112,7 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::LeaveWanted { .. }
             | GroupState::Leaving { .. }
             | GroupState::LeaveBackingOff { .. }
-            | GroupState::CancelWanted => self.counters.count(Counter::StaleAnswers),
+            | GroupState::CancelWanted { .. } => self.counters.count(Counter::StaleAnswers),
         }
     }
 
@@ -436,7 +436,7 @@ impl<B: PacketBuf> Interface<B> {
                 | GroupState::LeaveWanted { .. }
                 | GroupState::Leaving { .. }
                 | GroupState::LeaveBackingOff { .. }
-                | GroupState::CancelWanted => {}
+                | GroupState::CancelWanted { .. } => {}
             }
         }
     }

@@ -28,10 +28,12 @@ impl<B: PacketBuf> Interface<B> {
             then,
         };
         match group.state {
-            GroupState::Joining(_) | GroupState::JoinAbandoned(_) | GroupState::Leaving { .. }
-                if forgets =>
-            {
-                self.enter_group(place, GroupState::CancelWanted);
+            GroupState::Joining(_) | GroupState::Leaving { .. } if forgets => {
+                self.enter_group(place, GroupState::CancelWanted { attached: None });
+            }
+            GroupState::JoinAbandoned(left) if forgets => {
+                let attached = left.attached;
+                self.enter_group(place, GroupState::CancelWanted { attached });
             }
             GroupState::Joining(_) => {
                 self.enter_group(place, GroupState::JoinAbandoned(unattached));
@@ -73,13 +75,16 @@ impl<B: PacketBuf> Interface<B> {
                 self.retire_handle(handle);
                 let left = left_of(&joined, is_attached, then);
                 match renewal {
-                    Renewal::Joining(_) if !forgets => {
+                    Renewal::Joining(_) if forgets => {
+                        let attached = left.attached;
+                        self.enter_group(place, GroupState::CancelWanted { attached });
+                    }
+                    Renewal::Joining(_) => {
                         self.enter_group(place, GroupState::JoinAbandoned(left));
                     }
-                    Renewal::Current
-                    | Renewal::Wanted(_)
-                    | Renewal::Joining(_)
-                    | Renewal::BackingOff { .. } => self.detach_or_leave(place, left, sink),
+                    Renewal::Current | Renewal::Wanted(_) | Renewal::BackingOff { .. } => {
+                        self.detach_or_leave(place, left, sink);
+                    }
                 }
             }
             GroupState::AttachAbandoned(left) => {
@@ -93,7 +98,7 @@ impl<B: PacketBuf> Interface<B> {
             }
             GroupState::JoinAbandoned(_)
             | GroupState::Leaving { .. }
-            | GroupState::CancelWanted => {}
+            | GroupState::CancelWanted { .. } => {}
         }
     }
 
