@@ -107,7 +107,8 @@ counted! {
         PathsEvicted = "paths_evicted",
         /// Joins sent.
         Joins = "group_joins",
-        /// Joins that the SA refused, or did not answer in time.
+        /// Joins that the SA refused, or did not answer in time; not those that found no group and
+        /// then created it.
         JoinsFailed = "group_joins_failed",
         /// Leaves sent.
         Leaves = "group_leaves",
@@ -143,10 +144,7 @@ pub struct Counters {
 
 impl Default for Counters {
     fn default() -> Self {
-        Self {
-            drops: [0; DropReason::ALL.len()],
-            events: [0; Counter::ALL.len()],
-        }
+        Self { drops: [0; DropReason::ALL.len()], events: [0; Counter::ALL.len()] }
     }
 }
 
@@ -169,12 +167,8 @@ impl Counters {
 
     /// Every counter with its name, drops first.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let drops = DropReason::ALL
-            .iter()
-            .map(|&reason| (reason.name(), self[reason]));
-        let events = Counter::ALL
-            .iter()
-            .map(|&counter| (counter.name(), self[counter]));
+        let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), self[reason]));
+        let events = Counter::ALL.iter().map(|&counter| (counter.name(), self[counter]));
         drops.chain(events)
     }
 

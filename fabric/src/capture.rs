@@ -66,10 +66,7 @@ pub fn encode_record(transit: &Transit, now: Instant, out: &mut [u8]) -> Option<
 
 fn erf_timestamp(now: Instant) -> u64 {
     const NANOS_PER_SECOND: u64 = 1_000_000_000;
-    let (seconds, nanos) = (
-        now.as_nanos() / NANOS_PER_SECOND,
-        now.as_nanos() % NANOS_PER_SECOND,
-    );
+    let (seconds, nanos) = (now.as_nanos() / NANOS_PER_SECOND, now.as_nanos() % NANOS_PER_SECOND);
     // Rounded up, so that the nanoseconds come back when a reader rounds down.
     let fraction = (nanos << 32).div_ceil(NANOS_PER_SECOND);
     (seconds << 32) + fraction
@@ -105,11 +102,7 @@ fn put(rest: &mut &mut [u8], bytes: &[u8]) {
 }
 
 fn lrh(header: &Header, packet_len: usize) -> Lrh {
-    let next_header = if header.grh.is_some() {
-        LNH_GLOBAL
-    } else {
-        LNH_LOCAL
-    };
+    let next_header = if header.grh.is_some() { LNH_GLOBAL } else { LNH_LOCAL };
     Lrh {
         // Every service level is mapped to VL 0, the one data lane that all ports have (IBA 7.6).
         vl_version: 0,
@@ -134,11 +127,7 @@ fn bth(header: &Header, payload_len: usize) -> Bth {
 }
 
 fn deth(header: &Header) -> Deth {
-    Deth {
-        qkey: U32::new(header.qkey.0),
-        reserved: 0,
-        source_qpn: header.source_qpn.to_bytes(),
-    }
+    Deth { qkey: U32::new(header.qkey.0), reserved: 0, source_qpn: header.source_qpn.to_bytes() }
 }
 
 const _: () = assert!(

@@ -30,13 +30,7 @@ pub struct HcaConfig {
 impl HcaConfig {
     /// An adapter with one port.
     pub const fn with_guid(guid: u64) -> Self {
-        Self {
-            guid,
-            port_count: 1,
-            mtu: IbMtu::Mtu2048,
-            pkey_table_len: 16,
-            gid_table_len: 16,
-        }
+        Self { guid, port_count: 1, mtu: IbMtu::Mtu2048, pkey_table_len: 16, gid_table_len: 16 }
     }
 }
 
@@ -50,7 +44,6 @@ const AHS_MAX: u32 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Hca {
     pub(crate) id: HcaId,
-    pub(crate) guid: u64,
     pub(crate) qps: Slab<Qp>,
     pub(crate) cqs: Slab<Cq>,
     pub(crate) ahs: Slab<Ah>,
@@ -58,10 +51,9 @@ pub(crate) struct Hca {
 }
 
 impl Hca {
-    pub(crate) const fn new(id: HcaId, guid: u64) -> Self {
+    pub(crate) const fn new(id: HcaId) -> Self {
         Self {
             id,
-            guid,
             qps: Slab::new(QPS_MAX),
             cqs: Slab::new(CQS_MAX),
             ahs: Slab::new(AHS_MAX),
@@ -83,10 +75,7 @@ impl Hca {
 
     /// Puts a completion into a queue and raises a notification if it is armed.
     pub(crate) fn complete(&mut self, cq: Key, completion: Completion, outlet: &mut Outlet) {
-        let id = CqId {
-            hca: self.id,
-            key: cq,
-        };
+        let id = CqId { hca: self.id, key: cq };
         let is_wedged = self.is_wedged;
         let Some(queue) = self.cqs.get_mut(cq) else {
             outlet.reclaim(completion);
@@ -121,10 +110,7 @@ impl Hca {
     fn notify(cq: CqId, queue: &mut Cq, outlet: &mut Outlet) {
         queue.notice = match queue.notice {
             Notice::Armed => {
-                outlet.notifications.push_back(Notification {
-                    cq,
-                    context: queue.context,
-                });
+                outlet.notifications.push_back(Notification { cq, context: queue.context });
                 Notice::Raised
             }
             // One that is on its way will make the owner look.

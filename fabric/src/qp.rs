@@ -168,10 +168,9 @@ impl Qp {
             QpChange::Reset => return Some(Reset),
             QpChange::Init { .. } => (&[Reset, Init], Init),
             QpChange::ReadyToReceive => (&[Init], ReadyToReceive),
-            QpChange::ReadyToSend => (
-                &[ReadyToReceive, SendQueueDrained, SendQueueError],
-                ReadyToSend,
-            ),
+            QpChange::ReadyToSend => {
+                (&[ReadyToReceive, SendQueueDrained, SendQueueError], ReadyToSend)
+            }
             QpChange::SetQkey(_) => (&[ReadyToSend, SendQueueDrained], self.state),
             QpChange::DrainSendQueue => (&[ReadyToSend], SendQueueDrained),
             QpChange::Error if self.state == Reset => return None,

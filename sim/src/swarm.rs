@@ -141,11 +141,7 @@ fn run_once(seed: u64, verbosity: Verbosity, options: Options) -> Outcome {
             events: 0,
             virtual_time: Duration::ZERO,
             log: Vec::new(),
-            failure: Some(Failure {
-                kind: FailureKind::Crash,
-                at: Instant::ZERO,
-                what: text,
-            }),
+            failure: Some(Failure { kind: FailureKind::Crash, at: Instant::ZERO, what: text }),
         }
     })
 }
@@ -180,9 +176,8 @@ impl Summary {
                 println!("    {line}");
             }
             let rules = Rules::swarm(&mut Random::new(*seed));
-            let planted = options
-                .planted
-                .map_or(String::new(), |bug| format!(" --plant {}", bug.argument()));
+            let planted =
+                options.planted.map_or(String::new(), |bug| format!(" --plant {}", bug.argument()));
             println!("  rules: {rules}");
             println!("  replay: sim --replay {seed}{planted}");
         }
@@ -208,7 +203,6 @@ impl Summary {
 impl Planted {
     fn argument(self) -> String {
         use clap::ValueEnum;
-        self.to_possible_value()
-            .map_or(String::new(), |value| value.get_name().to_owned())
+        self.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned())
     }
 }

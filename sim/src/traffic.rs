@@ -20,11 +20,7 @@ pub fn ping(
 ) -> Option<Packet> {
     let mut packet = pool.allocate(bytes.max(Echo::header_bytes(source)))?;
     packet.bytes_mut().fill(sequence as u8);
-    let echo = Echo {
-        kind: EchoKind::Request,
-        identifier,
-        sequence,
-    };
+    let echo = Echo { kind: EchoKind::Request, identifier, sequence };
     if echo.write(source, destination, packet.bytes_mut()) {
         Some(packet)
     } else {

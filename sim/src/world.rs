@@ -202,8 +202,7 @@ impl World {
             Item::Reap(visit) => self.reap(visit),
             Item::Action(visit, action) => {
                 if self.is_current(visit) {
-                    self.trace
-                        .record(self.now, Kind::Action, &[visit.station as u64]);
+                    self.trace.record(self.now, Kind::Action, &[visit.station as u64]);
                     self.trace.record_debug(&action);
                     self.with_station(visit.station, |station, ground| {
                         station.execute(ground, action);
@@ -307,14 +306,12 @@ impl World {
 
     /// Tells an event to the interfaces of a port, each in its own time.
     fn spread(&mut self, port: PortId, event: PortEvent) {
-        self.trace
-            .note(self.now, format_args!("port {}: {event:?}", port.index()));
+        self.trace.note(self.now, format_args!("port {}: {event:?}", port.index()));
         for station in 0..self.stations.len() {
             if self.sites[self.stations[station].site].port == port {
                 let visit = self.visit(station);
                 let delay = self.faults.action_delay();
-                self.agenda
-                    .add(self.now + delay, Item::PortEvent(visit, event));
+                self.agenda.add(self.now + delay, Item::PortEvent(visit, event));
             }
         }
     }
@@ -331,8 +328,7 @@ impl World {
         while let Some(action) = self.next_action(station) {
             is_busy = true;
             let delay = self.faults.action_delay();
-            self.agenda
-                .add(self.now + delay, Item::Action(visit, action));
+            self.agenda.add(self.now + delay, Item::Action(visit, action));
         }
         is_busy
     }
@@ -342,19 +338,14 @@ impl World {
     }
 
     fn next_action(&mut self, station: usize) -> Option<Action> {
-        self.stations[station]
-            .attached
-            .as_mut()?
-            .actions
-            .pop_front()
+        self.stations[station].attached.as_mut()?.actions.pop_front()
     }
 
     /// Reacts to what an interface reports.
     fn observe(&mut self, station: usize, event: Event) {
         self.trace.record(self.now, Kind::Report, &[station as u64]);
         self.trace.record_debug(&event);
-        self.trace
-            .note(self.now, format_args!("station {station}: {event:?}"));
+        self.trace.note(self.now, format_args!("station {station}: {event:?}"));
         if let Err(what) = Checkers::on_event(&mut self.stations[station], &event) {
             self.fail(FailureKind::Safety, what);
         }
@@ -425,10 +416,7 @@ impl World {
     }
 
     fn visit(&self, station: usize) -> Visit {
-        Visit {
-            station,
-            epoch: self.stations[station].epoch,
-        }
+        Visit { station, epoch: self.stations[station].epoch }
     }
 
     fn with_station<R>(

@@ -72,16 +72,8 @@ impl Fabric {
             QpType::Ud => qp.pkey_index,
             QpType::Gsi => request.pkey_index,
         };
-        let qkey = if request.qkey.0 & QKEY_OF_QP == 0 {
-            request.qkey
-        } else {
-            qp.qkey
-        };
-        let completion = Completion {
-            qp: id,
-            wr_id: request.wr_id,
-            outcome: Outcome::Sent,
-        };
+        let qkey = if request.qkey.0 & QKEY_OF_QP == 0 { request.qkey } else { qp.qkey };
+        let completion = Completion { qp: id, wr_id: request.wr_id, outcome: Outcome::Sent };
         let send_cq = qp.send_cq;
         let psn = qp.take_psn();
         let source_qpn = qp.qpn;
@@ -104,9 +96,7 @@ impl Fabric {
             destination: ah.destination,
             source_lid,
             sl: ah.sl,
-            grh: ah
-                .grh
-                .map(|route| grh(port.gids.first(), &route, packet.len())),
+            grh: ah.grh.map(|route| grh(port.gids.first(), &route, packet.len())),
             pkey,
             destination_qpn: request.remote_qpn,
             source_qpn,
@@ -127,11 +117,7 @@ impl Fabric {
             return;
         };
         qp.state = QpState::SendQueueError;
-        let completion = Completion {
-            qp: id,
-            wr_id,
-            outcome: Outcome::SendFailed(error),
-        };
+        let completion = Completion { qp: id, wr_id, outcome: Outcome::SendFailed(error) };
         let send_cq = qp.send_cq;
         hca.complete(send_cq, completion, &mut self.outlet);
         hca.flush_sends(id, &mut self.outlet);
@@ -150,11 +136,7 @@ impl Fabric {
             Destination::Unicast(lid) => {
                 // A packet to the own LID does not reach the link.
                 let is_own = header.source_lid == lid;
-                let found = if is_own {
-                    Some(ah.port)
-                } else {
-                    self.switch.port(lid)
-                };
+                let found = if is_own { Some(ah.port) } else { self.switch.port(lid) };
                 let Some(destination) = found else {
                     self.switch.counters.unroutable += 1;
                     self.outlet.pool.free(packet);
@@ -164,13 +146,7 @@ impl Fabric {
                     self.outlet.pool.free(packet);
                     return None;
                 }
-                Some(Transit {
-                    header,
-                    sender,
-                    source: ah.port,
-                    destination,
-                    packet,
-                })
+                Some(Transit { header, sender, source: ah.port, destination, packet })
             }
             Destination::Multicast(..) => {
                 self.fan_out(ah.port, header, sender, packet);
@@ -215,13 +191,9 @@ impl Fabric {
             }
         }
         match last {
-            Some(destination) => self.ready.push_back(Transit {
-                header,
-                sender,
-                source,
-                destination,
-                packet,
-            }),
+            Some(destination) => {
+                self.ready.push_back(Transit { header, sender, source, destination, packet })
+            }
             None => self.outlet.pool.free(packet),
         }
     }
@@ -251,11 +223,7 @@ impl Fabric {
 
 /// The global route header of a packet (IBA 8.3).
 fn grh(source: Gid, (destination, route): &(Gid, GlobalRoute), payload_len: usize) -> Grh {
-    let GlobalRoute {
-        flow_label,
-        hop_limit,
-        traffic_class,
-    } = *route;
+    let GlobalRoute { flow_label, hop_limit, traffic_class } = *route;
     let version_class_flow =
         wire::GRH_VERSION << 28 | u32::from(traffic_class) << 20 | flow_label.value();
     Grh {

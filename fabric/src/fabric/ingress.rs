@@ -21,13 +21,7 @@ impl Fabric {
     /// may have gone down or have another LID or P_Key by now. What cannot be received is counted
     /// and goes back to the pool.
     pub fn deliver(&mut self, transit: Transit) {
-        let Transit {
-            header,
-            sender,
-            destination,
-            packet,
-            source: _,
-        } = transit;
+        let Transit { header, sender, destination, packet, source: _ } = transit;
         if !self.takes_in(destination, &header) {
             self.outlet.pool.free(packet);
             return;
@@ -58,10 +52,7 @@ impl Fabric {
             return false;
         }
         // IBA 9.6.1.2: the destination of a GRH is one of the port's GIDs.
-        if header
-            .grh
-            .is_some_and(|grh| !port.gids.contains(grh.destination))
-        {
+        if header.grh.is_some_and(|grh| !port.gids.contains(grh.destination)) {
             port.counters.foreign_gids += 1;
             return false;
         }
@@ -150,10 +141,7 @@ fn receive(
     let receive_cq = qp.receive_cq;
     // IBA 11.4.1.2: the first 40 bytes are for a GRH, whether there is one or not.
     let is_long = GRH_BYTES + packet.len() > request.bytes as usize;
-    let grh = header
-        .grh
-        .as_ref()
-        .map_or(&[0; GRH_BYTES][..], |grh| grh.as_bytes());
+    let grh = header.grh.as_ref().map_or(&[0; GRH_BYTES][..], |grh| grh.as_bytes());
     let outcome = if is_long || packet.prepend(grh).is_err() {
         port.counters.receives_too_short += 1;
         outlet.pool.free(packet);
@@ -169,11 +157,7 @@ fn receive(
             source_qpn: header.source_qpn,
         })
     };
-    let completion = Completion {
-        qp: id,
-        wr_id: request.wr_id,
-        outcome,
-    };
+    let completion = Completion { qp: id, wr_id: request.wr_id, outcome };
     hca.complete(receive_cq, completion, outlet);
 }
 

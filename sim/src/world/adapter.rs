@@ -176,9 +176,9 @@ impl Queues<'_> {
 
     fn check_retired(&mut self, what: &str) {
         if self.adapter.is_retired {
-            self.records.misdeeds.push(format!(
-                "{what} after the interface reported that it is detached"
-            ));
+            self.records
+                .misdeeds
+                .push(format!("{what} after the interface reported that it is detached"));
         }
     }
 }
@@ -218,10 +218,9 @@ impl DataPath<Packet> for Queues<'_> {
     fn post_send(&mut self, send: DatagramSend, packet: Packet) -> Result<(), Packet> {
         self.check_retired("posted a send");
         let Some(&ah) = self.adapter.handles.get(&send.handle) else {
-            self.records.misdeeds.push(format!(
-                "posted a send with {:?}, which does not exist",
-                send.handle
-            ));
+            self.records
+                .misdeeds
+                .push(format!("posted a send with {:?}, which does not exist", send.handle));
             return Err(packet);
         };
         if self.faults.refuses_send() {
@@ -239,9 +238,7 @@ impl DataPath<Packet> for Queues<'_> {
             Ok(()) => {
                 self.records.held.remove(&identity);
                 if !self.adapter.posted.insert(send.id.to_bits()) {
-                    self.records
-                        .misdeeds
-                        .push(format!("posted {:?} twice", send.id));
+                    self.records.misdeeds.push(format!("posted {:?} twice", send.id));
                 }
                 Ok(())
             }
@@ -256,9 +253,7 @@ impl DataPath<Packet> for Queues<'_> {
         }
         let bytes = u32::try_from(bytes).map_err(|_| PostReceiveError)?;
         let request = ReceiveRequest { wr_id: 0, bytes };
-        self.fabric
-            .post_receive(self.adapter.qp, request)
-            .map_err(|_| PostReceiveError)
+        self.fabric.post_receive(self.adapter.qp, request).map_err(|_| PostReceiveError)
     }
 
     fn fragment(

@@ -162,10 +162,9 @@ impl World {
 
     /// The fragments of a large datagram, all at once.
     fn send_burst(&mut self, lane: Lane) {
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = self.addresses_of(Lane {
-            version: Version::V4,
-            ..lane
-        }) else {
+        let (IpAddr::V4(source), IpAddr::V4(destination)) =
+            self.addresses_of(Lane { version: Version::V4, ..lane })
+        else {
             return;
         };
         let identification = self.random.word() as u16;
@@ -193,11 +192,7 @@ impl World {
         };
         let to = LinkAddress::new(AddressFlags::empty(), Qpn::GSI, gid);
         if let Some(packet) = self.fabric.allocate(100) {
-            let frame = Frame {
-                to,
-                protocol: EtherType::IPV4,
-                packet,
-            };
+            let frame = Frame { to, protocol: EtherType::IPV4, packet };
             self.with_station(station, |station, ground| {
                 station.transmit_frame(ground, frame);
             });
@@ -277,9 +272,7 @@ impl World {
         }
         if let Some(echo) = Echo::parse(&header, packet.bytes())
             && echo.kind == EchoKind::Reply
-            && !self
-                .pings
-                .receive(station, (echo.identifier, echo.sequence))
+            && !self.pings.receive(station, (echo.identifier, echo.sequence))
         {
             let what = format!("station {station}: an answer to a ping of nobody");
             self.fail(FailureKind::Safety, what);
@@ -288,22 +281,14 @@ impl World {
 
     fn station_of(&self, address: IpAddr) -> Option<usize> {
         let owns = |station: usize| {
-            self.stations[station]
-                .host
-                .addresses()
-                .iter()
-                .any(|own| own.address() == address)
+            self.stations[station].host.addresses().iter().any(|own| own.address() == address)
         };
         (0..self.stations.len()).find(|&station| owns(station))
     }
 
     fn addresses_of(&self, lane: Lane) -> (IpAddr, IpAddr) {
         let address = |station: usize| {
-            address_of(
-                self.stations[station].site,
-                self.is_child(station),
-                lane.version,
-            )
+            address_of(self.stations[station].site, self.is_child(station), lane.version)
         };
         (address(lane.from), address(lane.to))
     }
@@ -387,9 +372,7 @@ impl World {
 
     /// Whether no interface is left.
     fn is_closed(&self) -> bool {
-        self.stations
-            .iter()
-            .all(|station| station.attached.is_none())
+        self.stations.iter().all(|station| station.attached.is_none())
     }
 
     /// Adds every counter to the trace, so that two runs are compared by them as well.

@@ -117,17 +117,9 @@ impl Station {
     ) -> Result<(), CreateError> {
         self.epoch += 1;
         let Ground { fabric, site, .. } = ground;
-        let port = fabric
-            .port_attributes(site.port, self.pkey)
-            .ok_or(CreateError::Unknown)?;
+        let port = fabric.port_attributes(site.port, self.pkey).ok_or(CreateError::Unknown)?;
         let adapter = Adapter::open(fabric, site.port, &limits, self.index as u64)?;
-        let config = Config {
-            qpn: adapter.qpn(),
-            port,
-            scope: Scope::LINK_LOCAL,
-            seed,
-            limits,
-        };
+        let config = Config { qpn: adapter.qpn(), port, scope: Scope::LINK_LOCAL, seed, limits };
         let interface = Interface::attach(config).map_err(|_| CreateError::OutOfMemory)?;
         self.attached = Some(Attached {
             interface,
@@ -276,18 +268,11 @@ impl Station {
 
     /// When this station wants [`Self::handle_timeout`].
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let interface = self
-            .attached
-            .as_ref()
-            .and_then(|attached| attached.deadline);
-        [
-            interface,
-            self.client.poll_timeout(),
-            self.host.poll_timeout(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let interface = self.attached.as_ref().and_then(|attached| attached.deadline);
+        [interface, self.client.poll_timeout(), self.host.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(super) fn handle_timeout(&mut self, ground: &mut Ground<'_>) {
@@ -324,11 +309,7 @@ impl Station {
     }
 
     pub(super) fn transmit_frame(&mut self, ground: &mut Ground<'_>, frame: Frame) {
-        let Frame {
-            to,
-            protocol,
-            packet,
-        } = frame;
+        let Frame { to, protocol, packet } = frame;
         let now = ground.now;
         if self.attached.is_none() {
             return ground.fabric.pool_mut().free(packet);
@@ -340,11 +321,7 @@ impl Station {
         });
         if let (Some(Err(RingFull(packet))), Some(attached)) = (refused, &mut self.attached) {
             attached.records.held.remove(&identity);
-            attached.waiting.push_front(Frame {
-                to,
-                protocol,
-                packet,
-            });
+            attached.waiting.push_front(Frame { to, protocol, packet });
         }
     }
 
@@ -409,16 +386,8 @@ impl Station {
                 let mad = self.client.request_join(now, op, &request).ok();
                 self.send_mad(ground, op, mad, Answer::Join(Err(SaError::Unusable)));
             }
-            Action::LeaveGroup {
-                op,
-                mgid,
-                port_gid,
-                membership,
-            } => {
-                let mad = self
-                    .client
-                    .request_leave(now, op, mgid, port_gid, membership)
-                    .ok();
+            Action::LeaveGroup { op, mgid, port_gid, membership } => {
+                let mad = self.client.request_leave(now, op, mgid, port_gid, membership).ok();
                 self.send_mad(ground, op, mad, Answer::Leave(Err(SaError::Unusable)));
             }
             Action::QueryPath { op, query } => {
@@ -449,17 +418,11 @@ impl Station {
                 };
                 (op, result)
             }
-            Action::CreateAddressHandle {
-                op,
-                handle,
-                address,
-            } => {
+            Action::CreateAddressHandle { op, handle, address } => {
                 let created = if faults.fails_handle() {
                     Err(VerbError)
                 } else {
-                    fabric
-                        .create_ah(ground.site.port, &address)
-                        .map_err(|_| VerbError)
+                    fabric.create_ah(ground.site.port, &address).map_err(|_| VerbError)
                 };
                 let result = created.map(|ah| {
                     if adapter.handles.insert(handle, ah).is_some() {
@@ -473,10 +436,7 @@ impl Station {
             }
             Action::DestroyAddressHandle { op, handle } => {
                 let ah = adapter.handles.remove(&handle).ok_or(VerbError);
-                (
-                    op,
-                    ah.and_then(|ah| fabric.destroy_ah(ah).map_err(|_| VerbError)),
-                )
+                (op, ah.and_then(|ah| fabric.destroy_ah(ah).map_err(|_| VerbError)))
             }
             Action::DetachGroup { op, mgid, mlid } => (op, adapter.detach(fabric, mgid, mlid)),
             Action::ModifyQueuePair { op, change } => {
@@ -509,10 +469,7 @@ impl Station {
         mad: Option<[u8; fabric::mad::MAD_BYTES]>,
         failed: Answer,
     ) {
-        let sm = ground
-            .fabric
-            .query_port(ground.site.port)
-            .and_then(|port| port.sm);
+        let sm = ground.fabric.query_port(ground.site.port).and_then(|port| port.sm);
         let sent = match (mad, sm) {
             (Some(mad), Some(sm)) => {
                 let gsi = &mut ground.site.gsi;
@@ -570,12 +527,10 @@ impl Shell for Locked<'_> {
     fn release_packets(&mut self) {
         let records = &mut self.attached.records;
         while let Some((packet, delivery)) = records.delivered.pop_front() {
-            self.host
-                .receive(self.now, packet, delivery, self.fabric.pool_mut());
+            self.host.receive(self.now, packet, delivery, self.fabric.pool_mut());
         }
         while let Some((packet, mtu)) = records.too_big.pop_front() {
-            self.host
-                .handle_too_big(packet, mtu, self.fabric.pool_mut());
+            self.host.handle_too_big(packet, mtu, self.fabric.pool_mut());
         }
     }
 
@@ -585,17 +540,15 @@ impl Shell for Locked<'_> {
 
     fn execute(&mut self, action: Action) {
         if self.attached.adapter.is_retired {
-            self.attached.records.misdeeds.push(format!(
-                "{action:?} after the interface reported that it is detached"
-            ));
+            self.attached
+                .records
+                .misdeeds
+                .push(format!("{action:?} after the interface reported that it is detached"));
         }
         if let Some(op) = operation(&action)
             && !self.attached.operations.insert(op)
         {
-            self.attached
-                .records
-                .misdeeds
-                .push(format!("{op:?} was used twice"));
+            self.attached.records.misdeeds.push(format!("{op:?} was used twice"));
         }
         self.attached.actions.push_back(action);
     }

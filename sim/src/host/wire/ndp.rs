@@ -128,12 +128,7 @@ pub fn solicitation_packet(
     own: LinkAddress,
 ) -> [u8; NDP_BYTES] {
     let head = Head::new(KIND_SOLICITATION, 0, target);
-    emit(
-        source,
-        destination,
-        head,
-        AddressOption::new(OPTION_SOURCE, own),
-    )
+    emit(source, destination, head, AddressOption::new(OPTION_SOURCE, own))
 }
 
 /// The packet of an advertisement of `target`, an own address at `own`.
@@ -191,12 +186,7 @@ const_assert_eq!(size_of::<AddressOption>(), OPTION_BYTES);
 
 impl AddressOption {
     fn new(kind: u8, address: LinkAddress) -> Self {
-        Self {
-            kind,
-            length: (OPTION_BYTES / 8) as u8,
-            padding: [0; 2],
-            address,
-        }
+        Self { kind, length: (OPTION_BYTES / 8) as u8, padding: [0; 2], address }
     }
 }
 
@@ -271,11 +261,7 @@ mod tests {
 
     fn own() -> LinkAddress {
         let qpn = Qpn::new(0x48).unwrap();
-        LinkAddress::new(
-            AddressFlags::RC,
-            qpn,
-            Gid::new(PREFIX, 0x0002_C903_0000_1000),
-        )
+        LinkAddress::new(AddressFlags::RC, qpn, Gid::new(PREFIX, 0x0002_C903_0000_1000))
     }
 
     fn parse(bytes: &[u8]) -> Option<Ndp> {
@@ -297,11 +283,7 @@ mod tests {
         assert_eq!(bytes[40..42], [135, 0]);
         assert_eq!(bytes[64..68], [1, 3, 0, 0]);
         assert_eq!(bytes[68..88], *own().as_bytes());
-        let expected = Solicitation {
-            source: SOURCE,
-            target: TARGET,
-            link_address: Some(own()),
-        };
+        let expected = Solicitation { source: SOURCE, target: TARGET, link_address: Some(own()) };
         assert_eq!(parse(&bytes), Some(Ndp::Solicitation(expected)));
     }
 

@@ -22,9 +22,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         stations.sum::<usize>() + world.fabric.packets_held() + world.in_flight + world.hoard.len();
     let outstanding = world.fabric.pool().outstanding();
     if outstanding != held {
-        return Err(format!(
-            "{outstanding} packets are out, and {held} are held"
-        ));
+        return Err(format!("{outstanding} packets are out, and {held} are held"));
     }
     Ok(())
 }
@@ -71,11 +69,9 @@ pub(super) fn check_closed(world: &mut World) -> Result<(), String> {
             ));
         }
         let manager = world.subnet.manager();
-        let membership = manager.groups().find(|group| {
-            manager
-                .members(group.record.mgid)
-                .any(|(member, _)| member == port)
-        });
+        let membership = manager
+            .groups()
+            .find(|group| manager.members(group.record.mgid).any(|(member, _)| member == port));
         if let Some(group) = membership {
             let mgid = group.record.mgid;
             return Err(format!("port {} is still a member of {mgid}", port.index()));
@@ -84,9 +80,7 @@ pub(super) fn check_closed(world: &mut World) -> Result<(), String> {
     let outstanding = world.fabric.pool().outstanding();
     let in_flight = world.in_flight;
     if outstanding != in_flight {
-        return Err(format!(
-            "{outstanding} packets are out, and {in_flight} are in flight"
-        ));
+        return Err(format!("{outstanding} packets are out, and {in_flight} are in flight"));
     }
     Ok(())
 }
