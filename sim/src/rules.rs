@@ -172,8 +172,8 @@ impl Rules {
         }
     }
 
-    /// Whether the SA may be in doubt about who is a member of a group: a request or an answer can be
-    /// lost, or an interface can go while the SA is out of its reach.
+    /// Whether the SA may be in doubt about who is a member of a group: a request or an answer can
+    /// be lost, or an interface can go while the SA is out of its reach.
     pub fn can_lose_answers(&self) -> bool {
         let is_on = |disturbance: &Disturbance| self.weights[*disturbance as usize] > 0;
         let cuts_off = |disturbance: &Disturbance| match disturbance {

@@ -33,6 +33,7 @@ fn outcome(mut world: World) -> Outcome {
         hash: world.trace().hash(),
         events: world.trace().events(),
         virtual_time: world.now() - ipoib_rs::time::Instant::ZERO,
+        totals: world.totals().clone(),
         log: world.trace().lines().map(str::to_owned).collect(),
         failure: world.failure().cloned(),
     };

@@ -10,8 +10,8 @@ use crate::host::wire::{
     Protocol,
 };
 
-/// An echo request of `bytes` bytes altogether, or as long as its headers if that is more. `None` if
-/// the pool is empty or the packet cannot be.
+/// An echo request of `bytes` bytes altogether, or as long as its headers if that is more. `None`
+/// if the pool is empty or the packet cannot be.
 pub fn ping(
     pool: &mut Pool,
     (source, destination): (IpAddr, IpAddr),

@@ -17,7 +17,7 @@ use super::checker::Checkers;
 use super::faults::Faults;
 use super::pings::{Pings, Version};
 use super::station::{Site, Station};
-use super::{CONTEXT_SITES, CONTEXT_SUBNET, World};
+use super::{CONTEXT_SITES, CONTEXT_SUBNET, Totals, World};
 use crate::agenda::Agenda;
 use crate::host::{Host, HostConfig, HostLimits, Subnet as IpSubnet};
 use crate::random::Random;
@@ -115,6 +115,7 @@ impl WorldBuilder {
             is_closing: false,
             timeouts_at_once: 0,
             in_flight: 0,
+            totals: Totals::new(),
         };
         for site in 0..world.sites.len() {
             world.bring_port_up(site);

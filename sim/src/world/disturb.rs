@@ -74,7 +74,6 @@ impl World {
             self.restart_sm();
         }
         self.pings.start_over();
-        self.settle();
     }
 
     /// Detaches every interface, for good.
@@ -84,7 +83,6 @@ impl World {
         for station in 0..self.stations.len() {
             self.detach(station);
         }
-        self.settle();
     }
 
     /// Takes the link of a port away.
@@ -292,6 +290,9 @@ impl World {
         let Some(attached) = self.stations[visit.station].attached.take() else {
             return;
         };
+        for (name, value) in attached.interface.counters().iter() {
+            *self.totals.entry(name).or_default() += value;
+        }
         if let Err(what) = Checkers::on_removed(visit.station, &attached) {
             self.fail(FailureKind::Leak, what);
         }

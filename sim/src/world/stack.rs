@@ -321,7 +321,6 @@ impl World {
                 self.ping(lane, 84);
             }
         }
-        self.settle();
     }
 
     /// Puts everything right and pings until everything works, for at most `span`. What does not by
@@ -351,7 +350,6 @@ impl World {
         for station in 0..self.stations.len() {
             self.with_station(station, |station, ground| station.follow_groups(ground));
         }
-        self.settle();
     }
 
     /// Detaches every interface; what is not given back after `span` is a failure.
@@ -378,13 +376,12 @@ impl World {
     /// Adds every counter to the trace, so that two runs are compared by them as well.
     pub fn record_counters(&mut self) {
         for station in &self.stations {
-            let Some(attached) = &station.attached else {
-                continue;
-            };
-            let interface = attached.interface.counters().iter();
-            for (_, value) in interface.chain(station.host.counters().iter()) {
-                self.trace.record(self.now, Kind::Report, &[value]);
+            for (name, value) in station.host.counters().iter() {
+                *self.totals.entry(name).or_default() += value;
             }
+        }
+        for &value in self.totals.values() {
+            self.trace.record(self.now, Kind::Report, &[value]);
         }
     }
 }

@@ -1,7 +1,9 @@
-//! A station: a host, an interface of the core, and the shell between the interface and the adapter.
+//! A station: a host, an interface of the core, and the shell between interface and adapter.
 //!
-//! The shell carries out nothing at once: actions, port events and completions become events of the
-//! world's agenda, so that their order is explored.
+//! The shell carries out nothing at once: actions, port events and completions become events of
+//! the world's agenda, so that their order is explored. It is a shell of its own beside
+//! [`fabric`]'s node, because it also watches: it notes every call that the interface makes, can
+//! refuse each of them, and compares what goes in with what comes out.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -24,6 +26,7 @@ use ipoib_rs::wire::Scope;
 use super::adapter::{Adapter, Queues, Records, identity};
 use super::faults::Faults;
 use crate::host::{Frame, Host};
+use crate::swarm::Planted;
 
 /// Frames that wait for room in the send ring; a stack drops what is more.
 const WAITING_FRAMES_MAX: usize = 128;
@@ -71,8 +74,6 @@ pub(super) struct Attached {
     pub(super) is_link_reported_up: bool,
     pub(super) actions: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,
-    /// Sent by the interface's adapter and not yet followed by a completion that was fed.
-    pub(super) completions_fed: u64,
 }
 
 /// What a station works on.
@@ -81,6 +82,7 @@ pub(super) struct Ground<'a> {
     pub(super) fabric: &'a mut Fabric,
     pub(super) faults: &'a mut Faults,
     pub(super) site: &'a mut Site,
+    pub(super) planted: Option<Planted>,
 }
 
 impl Station {
@@ -132,7 +134,6 @@ impl Station {
             is_link_reported_up: false,
             actions: VecDeque::new(),
             events: VecDeque::new(),
-            completions_fed: 0,
         });
         self.follow_link(ground);
         Ok(())
@@ -207,7 +208,11 @@ impl Station {
             let Some(completion) = completion else {
                 return attached.adapter.arm(ground.fabric);
             };
+            let is_send = matches!(completion.outcome, Outcome::Sent);
             self.feed_completion(ground, completion.wr_id, completion.outcome);
+            if is_send && ground.planted == Some(Planted::DoubleCompletion) {
+                self.feed_send(ground, completion.wr_id, CompletionStatus::Success);
+            }
         }
         true
     }
@@ -236,21 +241,12 @@ impl Station {
         }
     }
 
-    pub(super) fn feed_send(
-        &mut self,
-        ground: &mut Ground<'_>,
-        wr_id: u64,
-        status: CompletionStatus,
-    ) {
+    fn feed_send(&mut self, ground: &mut Ground<'_>, wr_id: u64, status: CompletionStatus) {
         let now = ground.now;
-        if let Some(attached) = &mut self.attached {
-            attached.completions_fed += 1;
-            if !attached.adapter.posted.remove(&wr_id) {
-                attached
-                    .records
-                    .misdeeds
-                    .push(format!("send {wr_id:#x} completed and is not posted"));
-            }
+        if let Some(attached) = &mut self.attached
+            && !attached.adapter.posted.remove(&wr_id)
+        {
+            attached.records.misdeeds.push(format!("send {wr_id:#x} completed and is not posted"));
         }
         self.pump(ground, |interface, queues| {
             interface.handle_send_completion(now, SendId::from_bits(wr_id), status, queues);

@@ -1,6 +1,7 @@
 //! Neighbour discovery for IPv6 over InfiniBand (RFC 4861, RFC 4391 9.3).
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::Range;
 
 use ipoib_rs::wire::LinkAddress;
 use static_assertions::const_assert_eq;
@@ -231,11 +232,12 @@ fn find_address(mut options: &[u8], kind: u8, subnet_prefix: u64) -> Option<Opti
 }
 
 /// Reads the address of an option in either form. Linux writes the two zero bytes before the
-/// address, FreeBSD behind it; where both readings are possible, the one in the own subnet is right.
+/// address, FreeBSD behind it; where both readings are possible, the one in the own subnet is
+/// right.
 fn read_address(option: &[u8], subnet_prefix: u64) -> Option<LinkAddress> {
-    let read = |address, padding| {
-        let is_padded = option.get::<std::ops::Range<usize>>(padding)? == [0, 0];
-        let address = LinkAddress::from_bytes(option.get::<std::ops::Range<usize>>(address)?)?;
+    let read = |address: Range<usize>, padding: Range<usize>| {
+        let is_padded = option.get(padding)? == [0, 0];
+        let address = LinkAddress::from_bytes(option.get(address)?)?;
         (is_padded && !address.gid().is_multicast()).then_some(address)
     };
     let padded_before = read(4..24, 2..4);
