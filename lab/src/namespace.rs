@@ -49,20 +49,15 @@ struct Owned {
 /// nothing was touched.
 pub(crate) fn create_all(registry: &Registry, names: &[String]) -> Result<Vec<Namespace>, Error> {
     let guard = registry.lock()?;
-    let claims: Vec<Claim> = names
-        .iter()
-        .map(|name| registry.examine(name, &guard))
-        .collect::<Result<_, _>>()?;
+    let claims: Vec<Claim> =
+        names.iter().map(|name| registry.examine(name, &guard)).collect::<Result<_, _>>()?;
     for (name, claim) in names.iter().zip(claims) {
         match claim {
             Claim::Free => {}
             Claim::Leftover => delete(name)?,
         }
     }
-    names
-        .iter()
-        .map(|name| Namespace::create(registry, name, &guard))
-        .collect()
+    names.iter().map(|name| Namespace::create(registry, name, &guard)).collect()
 }
 
 impl Namespace {
@@ -70,10 +65,7 @@ impl Namespace {
         let lease = registry.take(name, guard)?;
         tools::run(tools::IP, &["netns", "add", name])?;
         // From here on the value's drop deletes the namespace.
-        let owned = Owned {
-            name: name.to_owned(),
-            _lease: lease,
-        };
+        let owned = Owned { name: name.to_owned(), _lease: lease };
         let path = format!("/run/netns/{name}");
         let handle = File::open(&path).map_err(|source| Error::system(path, source))?;
         let namespace = Self { handle, owned };

@@ -21,22 +21,14 @@ fn two_hosts_ping_each_other_and_tshark_reads_every_packet() {
     let captures = directory.0.to_str().unwrap();
     run_scenario("ping-datagram", &prefix, &["--pcap", captures]);
     let files = captures_in(&directory.0);
-    assert_eq!(
-        files.len(),
-        3,
-        "two hosts and the subnet manager: {files:?}"
-    );
+    assert_eq!(files.len(), 3, "two hosts and the subnet manager: {files:?}");
     if Command::new("tshark").arg("--version").output().is_err() {
         return skip(NAME, "tshark is not installed");
     }
     for file in &files {
         assert_clean(file);
     }
-    assert_eq!(
-        captures_with(&files, "arp.opcode == 1").len(),
-        2,
-        "the hosts' links"
-    );
+    assert_eq!(captures_with(&files, "arp.opcode == 1").len(), 2, "the hosts' links");
     let hosts = captures_with(&files, "icmp.type == 8");
     assert_eq!(hosts.len(), 2, "echo requests on the hosts' links");
     for file in hosts {
@@ -68,18 +60,12 @@ fn run_scenario(name: &str, prefix: &Prefix, more: &[&str]) {
     let text = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}\n{text}{stderr}");
-    let checks = text
-        .lines()
-        .filter(|line| line.starts_with("  ok "))
-        .count();
+    let checks = text.lines().filter(|line| line.starts_with("  ok ")).count();
     assert!(checks > 0, "{text}");
     let last = text.lines().last();
     assert_eq!(last, Some(format!("{checks} passed, 0 failed").as_str()));
     for host in ['a', 'b'] {
-        let title = format!(
-            "{} ib0: state joined, carrier up, mtu 2044",
-            prefix.host(host)
-        );
+        let title = format!("{} ib0: state joined, carrier up, mtu 2044", prefix.host(host));
         assert!(text.contains(&title), "{title}\n{text}");
     }
     prefix.assert_nothing_left();
@@ -100,10 +86,7 @@ fn captures_with<'a>(files: &'a [PathBuf], filter: &str) -> Vec<&'a PathBuf> {
 /// The fields of the packets that match, a line each.
 fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
     let mut command = Command::new("tshark");
-    command
-        .arg("-r")
-        .arg(file)
-        .args(["-Y", filter, "-T", "fields"]);
+    command.arg("-r").arg(file).args(["-Y", filter, "-T", "fields"]);
     for field in fields {
         command.args(["-e", field]);
     }
@@ -120,11 +103,7 @@ fn assert_clean(file: &Path) {
     assert_eq!(all.len(), is_infiniband.len(), "{}", file.display());
     for trouble in ["_ws.malformed", "_ws.expert.severity == error", "_ws.short"] {
         let packets = tshark(file, trouble, &["frame.number"]);
-        assert!(
-            packets.is_empty(),
-            "{trouble} in {}: {packets:?}",
-            file.display()
-        );
+        assert!(packets.is_empty(), "{trouble} in {}: {packets:?}", file.display());
     }
 }
 
@@ -158,8 +137,6 @@ fn assert_sa_is_dissected(file: &Path) {
 /// No IP packet is longer than the MTU, and some are as long.
 fn assert_fragments_fit(file: &Path) {
     let lengths = tshark(file, "ip", &["ip.len"]);
-    let lengths = lengths
-        .iter()
-        .filter_map(|line| line.split(',').next()?.parse().ok());
+    let lengths = lengths.iter().filter_map(|line| line.split(',').next()?.parse().ok());
     assert_eq!(lengths.max(), Some(2044u16));
 }

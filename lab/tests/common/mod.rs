@@ -13,11 +13,7 @@ pub(crate) const LAB: &str = env!("CARGO_BIN_EXE_ipoib-lab");
 /// Whether this machine can run a lab. If not, says that the test `name` was skipped.
 pub(crate) fn can_run_labs(name: &str) -> bool {
     let is_root = fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
-    let has_tun = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/net/tun")
-        .is_ok();
+    let has_tun = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_ok();
     if !is_root || !has_tun {
         skip(name, "needs root and /dev/net/tun");
     }
@@ -90,9 +86,7 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        let _ = Command::new("ip")
-            .args(["netns", "delete", &self.0])
-            .status();
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
     }
 }
 
