@@ -86,7 +86,7 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::LeaveWanted { .. }
             | GroupState::Leaving { .. }
             | GroupState::LeaveBackingOff { .. }
-            | GroupState::CancelWanted => self.counters.count(Counter::StaleAnswers),
+            | GroupState::CancelWanted { .. } => self.counters.count(Counter::StaleAnswers),
         }
     }
 
@@ -323,7 +323,7 @@ impl<B: PacketBuf> Interface<B> {
                 | GroupState::LeaveWanted { .. }
                 | GroupState::Leaving { .. }
                 | GroupState::LeaveBackingOff { .. }
-                | GroupState::CancelWanted => {}
+                | GroupState::CancelWanted { .. } => {}
             }
         }
     }
