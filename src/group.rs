@@ -28,8 +28,6 @@ pub(crate) struct Group {
     pub(crate) operation: u32,
     /// Packets that wait, in order.
     pub(crate) queue: Queue,
-    /// When the packets that wait must go.
-    pub(crate) hold_until: Option<Instant>,
     /// Whether the log was told that it cannot be joined.
     pub(crate) is_noticed: bool,
     /// Set by each use, cleared by the search for a group to evict.
@@ -323,7 +321,6 @@ impl Groups {
             state: GroupState::Idle,
             operation: 0,
             queue: Queue::default(),
-            hold_until: None,
             is_noticed: false,
             is_used: true,
         };

@@ -261,12 +261,19 @@ fn queries_left(bench: &Bench) -> Vec<OpId> {
         | Action::LeaveGroup { op, .. }
         | Action::QueryPath { op, .. }
         | Action::QuerySaCapabilities { op } => Some(*op),
-        Action::AttachGroup { .. }
+        Action::AcceptConnection { .. }
+        | Action::AttachGroup { .. }
         | Action::CancelQuery { .. }
         | Action::CreateAddressHandle { .. }
         | Action::DestroyAddressHandle { .. }
+        | Action::DestroyConnection { .. }
         | Action::DetachGroup { .. }
+        | Action::ErrConnection { .. }
+        | Action::Listen { .. }
         | Action::ModifyQueuePair { .. }
+        | Action::OpenConnection { .. }
+        | Action::PostDrainMarker { .. }
+        | Action::Unlisten { .. }
         | Action::WakeSendQueue => None,
     });
     asked.filter(|op| !cancelled(op)).collect()

@@ -255,7 +255,7 @@ impl<B: PacketBuf> Interface<B> {
                 Role::SendOnly => false,
             };
             group.is_wanted &= keeps_role;
-            self.drop_group_queue(place, reason, sink);
+            self.drop_waiting(Target::Group(place), reason, sink);
             self.give_up_group(place, then, sink);
         }
     }

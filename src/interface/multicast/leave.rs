@@ -151,7 +151,7 @@ impl<B: PacketBuf> Interface<B> {
     /// goes.
     pub(super) fn settle_group(&mut self, place: u32, sink: &mut impl PacketSink<B>) {
         if self.groups.get(place).is_some_and(|group| !group.is_wanted) {
-            self.drop_group_queue(place, DropReason::GroupUnjoined, sink);
+            self.drop_waiting(Target::Group(place), DropReason::GroupUnjoined, sink);
         }
         self.forget_group(place);
     }
