@@ -206,6 +206,32 @@ pub enum Action {
     WakeSendQueue,
 }
 
+impl Action {
+    /// The operation that is to be answered, or, for [`Self::CancelQuery`], the one that is over.
+    pub const fn operation(&self) -> Option<OpId> {
+        match *self {
+            Self::AcceptConnection { op, .. }
+            | Self::AttachGroup { op, .. }
+            | Self::CancelQuery { op }
+            | Self::CreateAddressHandle { op, .. }
+            | Self::DestroyAddressHandle { op, .. }
+            | Self::DestroyConnection { op, .. }
+            | Self::DetachGroup { op, .. }
+            | Self::ErrConnection { op, .. }
+            | Self::JoinGroup { op, .. }
+            | Self::LeaveGroup { op, .. }
+            | Self::Listen { op, .. }
+            | Self::ModifyQueuePair { op, .. }
+            | Self::OpenConnection { op, .. }
+            | Self::PostDrainMarker { op, .. }
+            | Self::QueryPath { op, .. }
+            | Self::QuerySaCapabilities { op }
+            | Self::Unlisten { op } => Some(op),
+            Self::WakeSendQueue => None,
+        }
+    }
+}
+
 /// A transition of the queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum QueuePairChange {

@@ -18,9 +18,7 @@ pub(crate) struct Outgoing {
     /// The generation of the operation under way.
     pub(crate) operation: u32,
     /// Packets that are too large for UD and wait for the connection.
-    pub(crate) held: Queue,
-    /// When the packets that wait must be dealt with.
-    pub(crate) hold_until: Option<Instant>,
+    pub(crate) queue: Queue,
 }
 
 /// The life of an outgoing connection.

@@ -28,8 +28,6 @@ pub(crate) struct Group {
     pub(crate) operation: u32,
     /// Packets that wait, in order.
     pub(crate) queue: Queue,
-    /// When the packets that wait must go.
-    pub(crate) hold_until: Option<Instant>,
     /// Whether the log was told that it cannot be joined.
     pub(crate) is_noticed: bool,
     /// Set by each use, cleared by the search for a group to evict.
@@ -83,8 +81,9 @@ pub(crate) enum GroupState {
     Leaving { tries: u8 },
     /// The SA did not hear; it is told again at a time.
     LeaveBackingOff { tries: u8, retry_at: Instant },
-    /// Given up with a query under way whose answer makes no difference; to be cancelled.
-    CancelWanted,
+    /// Given up with a query under way whose answer makes no difference; to be cancelled. The queue
+    /// pair may still be attached.
+    CancelWanted { attached: Option<(Mgid, Mlid)> },
 }
 
 /// A try to join.
@@ -187,7 +186,7 @@ impl GroupState {
             | Self::AttachWanted(_)
             | Self::DetachWanted(_)
             | Self::LeaveWanted { .. }
-            | Self::CancelWanted
+            | Self::CancelWanted { .. }
             | Self::Ready { renewal: Renewal::Wanted(_), .. } => true,
             Self::Idle
             | Self::Joining(_)
@@ -224,7 +223,7 @@ impl GroupState {
             | Self::Detaching(_)
             | Self::LeaveWanted { .. }
             | Self::Leaving { .. }
-            | Self::CancelWanted => None,
+            | Self::CancelWanted { .. } => None,
         }
     }
 
@@ -249,7 +248,7 @@ impl GroupState {
             | Self::LeaveWanted { .. }
             | Self::Leaving { .. }
             | Self::LeaveBackingOff { .. }
-            | Self::CancelWanted => None,
+            | Self::CancelWanted { .. } => None,
         }
     }
 
@@ -271,7 +270,7 @@ impl GroupState {
             | Self::LeaveWanted { .. }
             | Self::Leaving { .. }
             | Self::LeaveBackingOff { .. }
-            | Self::CancelWanted => "leaving",
+            | Self::CancelWanted { .. } => "leaving",
         }
     }
 }
@@ -322,7 +321,6 @@ impl Groups {
             state: GroupState::Idle,
             operation: 0,
             queue: Queue::default(),
-            hold_until: None,
             is_noticed: false,
             is_used: true,
         };

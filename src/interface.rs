@@ -20,6 +20,7 @@ mod receive;
 mod report;
 mod transmit;
 mod unicast;
+mod waiting;
 
 use crate::action::{
     Action, ConnectError, ConnectionId, ConnectionParameters, GroupRecord, OpId, PathRecord,

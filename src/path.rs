@@ -20,8 +20,6 @@ pub(crate) struct Path {
     pub(crate) operation: u32,
     /// Packets that wait, in order.
     pub(crate) queue: Queue,
-    /// When the packets that wait must go.
-    pub(crate) hold_until: Option<Instant>,
     /// Set by each use, cleared by the search for a path to evict.
     pub(crate) is_used: bool,
     /// Whether the log was told of trouble that has not ended.
@@ -214,7 +212,6 @@ impl Paths {
             state,
             operation: 0,
             queue: Queue::default(),
-            hold_until: None,
             is_used: true,
             noticed: Noticed::default(),
             sent: 0,

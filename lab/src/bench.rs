@@ -38,11 +38,7 @@ pub(crate) fn run(arguments: &cli::Bench, signals: &Signals) -> Result<(), Error
     console.line("one way, TUN to TUN, one core; packets per second")?;
     let prefix = &arguments.naming.prefix;
     let copy = CopyLoop::new(&format!("{prefix}copy-"))?;
-    let config = WorldConfig {
-        prefix,
-        host_count: 2,
-        captures: None,
-    };
+    let config = WorldConfig { prefix, host_count: 2, captures: None };
     let mut world = World::start(config, signals)?;
     let span = Duration::from_secs(arguments.seconds);
     let result = measure_all(&copy, &mut world, span, signals);
@@ -119,10 +115,7 @@ impl CopyLoop {
             let host = host.ok_or_else(|| Error::Interface("no namespace".to_owned()))?;
             CopyHost::new(host, id)
         };
-        Ok(Self {
-            from: next(HostId::A)?,
-            to: next(HostId::B)?,
-        })
+        Ok(Self { from: next(HostId::A)?, to: next(HostId::B)? })
     }
 
     fn drain(&self, buffer: &mut [u8]) -> Result<(), Error> {

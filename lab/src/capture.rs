@@ -1,5 +1,5 @@
-//! Captures: one file per link, every packet as it is on the wire, from the local route header to the
-//! variant CRC.
+//! Captures: one file per link, every packet as it is on the wire, from the local route header to
+//! the variant CRC.
 //!
 //! The packets are wrapped in ERF records, link type 197: see [`fabric::capture`].
 
@@ -53,9 +53,7 @@ impl Directory {
         };
         let writer = PcapWriter::with_header(BufWriter::new(file), header)
             .map_err(|error| failed(io::Error::other(error)))?;
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Capture {
             writer,
             path,
@@ -116,10 +114,7 @@ impl Capture {
         };
         match self.writer.write_packet(&packet) {
             Ok(_) => Ok(()),
-            Err(error) => Err(Error::CaptureDirectory(
-                self.path.clone(),
-                io::Error::other(error),
-            )),
+            Err(error) => Err(Error::CaptureDirectory(self.path.clone(), io::Error::other(error))),
         }
     }
 
@@ -130,10 +125,7 @@ impl Capture {
     /// [`Error::CaptureDirectory`] if the file system refuses.
     pub(crate) fn finish(self) -> Result<(), Error> {
         let path = self.path;
-        self.writer
-            .into_writer()
-            .flush()
-            .map_err(|source| Error::CaptureDirectory(path, source))
+        self.writer.into_writer().flush().map_err(|source| Error::CaptureDirectory(path, source))
     }
 }
 

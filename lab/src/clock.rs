@@ -13,9 +13,7 @@ pub(crate) struct Clock {
 impl Clock {
     /// Starts at zero.
     pub(crate) fn start() -> Self {
-        Self {
-            start: time::Instant::now(),
-        }
+        Self { start: time::Instant::now() }
     }
 
     /// Now.

@@ -16,11 +16,7 @@ pub(crate) struct Console {
 impl Console {
     /// Nothing printed yet.
     pub(crate) fn new() -> Self {
-        Self {
-            output: io::stdout(),
-            passed: 0,
-            failed: 0,
-        }
+        Self { output: io::stdout(), passed: 0, failed: 0 }
     }
 
     /// Prints a line.
@@ -60,11 +56,7 @@ impl Console {
     pub(crate) fn finish(mut self) -> Result<(), Error> {
         let (passed, failed) = (self.passed, self.failed);
         self.line(format_args!("{passed} passed, {failed} failed"))?;
-        if failed == 0 {
-            Ok(())
-        } else {
-            Err(Error::ChecksFailed)
-        }
+        if failed == 0 { Ok(()) } else { Err(Error::ChecksFailed) }
     }
 }
 
@@ -80,10 +72,6 @@ pub(crate) enum Outcome {
 impl Outcome {
     /// Passed if `is_good`.
     pub(crate) fn of(is_good: bool, seen: impl Into<String>) -> Self {
-        if is_good {
-            Self::Passed(seen.into())
-        } else {
-            Self::Failed(seen.into())
-        }
+        if is_good { Self::Passed(seen.into()) } else { Self::Failed(seen.into()) }
     }
 }

@@ -52,10 +52,7 @@ pub(crate) enum Error {
 impl Error {
     /// A refusal of the operating system.
     pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Self::System {
-            what: what.into(),
-            source: source.into(),
-        }
+        Self::System { what: what.into(), source: source.into() }
     }
 
     /// The exit code, as `docs/lab.md` lists it.
@@ -93,17 +90,10 @@ impl fmt::Display for Error {
                  choose another --prefix"
             ),
             Self::UnknownScenario(name) => {
-                write!(
-                    f,
-                    "no scenario is called {name:?}; see ipoib-lab demo --list"
-                )
+                write!(f, "no scenario is called {name:?}; see ipoib-lab demo --list")
             }
             Self::CaptureDirectory(path, source) => {
-                write!(
-                    f,
-                    "captures cannot be written to {}: {source}",
-                    path.display()
-                )
+                write!(f, "captures cannot be written to {}: {source}", path.display())
             }
             Self::MissingProgram(name) => write!(f, "the program {name:?} is not installed"),
             Self::System { what, source } => write!(f, "{what}: {source}"),

@@ -44,10 +44,7 @@ pub(crate) struct Guard {
 impl Registry {
     /// The registry of this machine.
     pub(crate) fn system() -> Self {
-        Self {
-            leases: PathBuf::from("/run/ipoib-lab"),
-            namespaces: PathBuf::from("/run/netns"),
-        }
+        Self { leases: PathBuf::from("/run/ipoib-lab"), namespaces: PathBuf::from("/run/netns") }
     }
 
     /// Locks the registry.
@@ -71,14 +68,12 @@ impl Registry {
     /// [`Error::LabRunning`] or [`Error::NameTaken`] if it is somebody else's.
     pub(crate) fn examine(&self, name: &str, _guard: &Guard) -> Result<Claim, Error> {
         let identity = Identity::of(&self.namespaces.join(name));
-        let record = fs::read_to_string(self.leases.join(name))
-            .ok()
-            .and_then(|text| Record::parse(&text));
+        let record =
+            fs::read_to_string(self.leases.join(name)).ok().and_then(|text| Record::parse(&text));
         match (record, identity) {
-            (Some(record), _) if record.is_owner_alive() => Err(Error::LabRunning {
-                name: name.to_owned(),
-                pid: record.pid,
-            }),
+            (Some(record), _) if record.is_owner_alive() => {
+                Err(Error::LabRunning { name: name.to_owned(), pid: record.pid })
+            }
             (None, None) | (Some(_), None) => Ok(Claim::Free),
             (Some(record), Some(found)) if record.made.is_none_or(|made| made == found) => {
                 Ok(Claim::Leftover)
@@ -129,10 +124,9 @@ struct Identity {
 
 impl Identity {
     fn of(path: &Path) -> Option<Self> {
-        fs::metadata(path).ok().map(|metadata| Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-        })
+        fs::metadata(path)
+            .ok()
+            .map(|metadata| Self { device: metadata.dev(), inode: metadata.ino() })
     }
 }
 
@@ -168,10 +162,9 @@ impl Record {
         let pid = fields.next()?.parse().ok()?;
         let started = fields.next()?.parse().ok()?;
         let made = match (fields.next(), fields.next()) {
-            (Some(device), Some(inode)) => Some(Identity {
-                device: device.parse().ok()?,
-                inode: inode.parse().ok()?,
-            }),
+            (Some(device), Some(inode)) => {
+                Some(Identity { device: device.parse().ok()?, inode: inode.parse().ok()? })
+            }
             (Some(_) | None, None) | (None, Some(_)) => None,
         };
         Some(Self { pid, started, made })
@@ -201,10 +194,7 @@ mod tests {
     impl Directory {
         fn new(test: &str) -> (Self, Registry) {
             let root = std::env::temp_dir().join(format!("lease-{test}-{}", std::process::id()));
-            let registry = Registry {
-                leases: root.join("leases"),
-                namespaces: root.join("netns"),
-            };
+            let registry = Registry { leases: root.join("leases"), namespaces: root.join("netns") };
             fs::create_dir_all(&registry.leases).unwrap();
             fs::create_dir_all(&registry.namespaces).unwrap();
             (Self(root), registry)
@@ -219,11 +209,7 @@ mod tests {
 
     /// A record of a process that cannot be: process ids end at 2^22.
     fn gone(made: Option<Identity>) -> String {
-        let record = Record {
-            pid: 1 << 23,
-            started: 1,
-            made,
-        };
+        let record = Record { pid: 1 << 23, started: 1, made };
         record.to_text()
     }
 
@@ -260,10 +246,7 @@ mod tests {
     fn a_reused_pid_is_not_the_owner() {
         let (_directory, registry) = Directory::new("reused");
         fs::write(registry.namespaces.join("a"), "").unwrap();
-        let record = Record {
-            started: 0,
-            ..Record::own(None).unwrap()
-        };
+        let record = Record { started: 0, ..Record::own(None).unwrap() };
         fs::write(registry.leases.join("a"), record.to_text()).unwrap();
         let guard = registry.lock().unwrap();
         assert_eq!(registry.examine("a", &guard).unwrap(), Claim::Leftover);
@@ -286,10 +269,7 @@ mod tests {
         let other = Identity::of(&registry.leases);
         fs::write(registry.leases.join("a"), gone(other)).unwrap();
         let guard = registry.lock().unwrap();
-        assert!(matches!(
-            registry.examine("a", &guard),
-            Err(Error::NameTaken(_))
-        ));
+        assert!(matches!(registry.examine("a", &guard), Err(Error::NameTaken(_))));
     }
 
     #[test]
@@ -303,11 +283,7 @@ mod tests {
 
     #[test]
     fn a_record_survives_writing_and_reading() {
-        let record = Record::own(Some(Identity {
-            device: 4,
-            inode: 5,
-        }))
-        .unwrap();
+        let record = Record::own(Some(Identity { device: 4, inode: 5 })).unwrap();
         assert_eq!(Record::parse(&record.to_text()), Some(record));
         assert_eq!(Record::parse("not a record"), None);
         assert_eq!(Record::parse(""), None);

@@ -84,9 +84,5 @@ fn check_machine() -> Result<(), Error> {
 }
 
 fn open_captures(common: &Common) -> Result<Option<capture::Directory>, Error> {
-    common
-        .pcap
-        .as_deref()
-        .map(capture::Directory::open)
-        .transpose()
+    common.pcap.as_deref().map(capture::Directory::open).transpose()
 }

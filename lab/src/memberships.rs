@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::error::Error;
 use crate::namespace::Namespace;
 
-/// The two lists, open for the life of the host: an open file stays in the namespace in which it was
-/// opened, whichever thread reads it.
+/// The two lists, open for the life of the host: an open file stays in the namespace in which it
+/// was opened, whichever thread reads it.
 #[derive(Debug)]
 pub(crate) struct Memberships {
     igmp: Option<File>,
@@ -27,11 +27,7 @@ impl Memberships {
     /// [`Error::System`] if a list is there and cannot be opened.
     pub(crate) fn open(namespace: &Namespace) -> Result<Self, Error> {
         let (igmp, mld) = namespace.within(|| (open_list("igmp"), open_list("igmp6")))?;
-        Ok(Self {
-            igmp: igmp?,
-            mld: mld?,
-            text: String::new(),
-        })
+        Ok(Self { igmp: igmp?, mld: mld?, text: String::new() })
     }
 
     /// The groups of `interface` as they are now.
@@ -113,10 +109,7 @@ mod tests {
             3\tib0.8001  :     1      V3\n\
             \t\t\t\t020000E0     1 0:00000000\t\t0\n";
         let groups: Vec<_> = parse_igmp(text, "ib0").collect();
-        assert_eq!(
-            groups,
-            [Ipv4Addr::new(224, 0, 0, 251), Ipv4Addr::new(224, 0, 0, 1)]
-        );
+        assert_eq!(groups, [Ipv4Addr::new(224, 0, 0, 251), Ipv4Addr::new(224, 0, 0, 1)]);
     }
 
     #[test]
@@ -134,10 +127,7 @@ mod tests {
     #[test]
     fn a_list_that_cannot_be_read_has_no_groups() {
         assert_eq!(parse_igmp("", "ib0").count(), 0);
-        assert_eq!(
-            parse_igmp("Idx\n2\tib0 :\n\tnonsense\n\t\n", "ib0").count(),
-            0
-        );
+        assert_eq!(parse_igmp("Idx\n2\tib0 :\n\tnonsense\n\t\n", "ib0").count(), 0);
         assert_eq!(parse_mld("2 ib0\n2 ib0 zz\n", "ib0").count(), 0);
     }
 }

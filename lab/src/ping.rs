@@ -134,10 +134,7 @@ impl Report {
 
     /// The time from `event`, since 1970, to the first answer after it.
     pub(crate) fn recovery_after(&self, event: Duration) -> Option<Duration> {
-        let later = self
-            .answers
-            .iter()
-            .filter_map(|answer| answer.at.checked_sub(event));
+        let later = self.answers.iter().filter_map(|answer| answer.at.checked_sub(event));
         later.min()
     }
 
@@ -158,8 +155,8 @@ impl Report {
     }
 }
 
-/// `[1700000000.123456] 64 bytes from 10.77.0.2: icmp_seq=1 ttl=64 time=0.2 ms`. An IPv6 address may
-/// carry a zone and is followed by `: icmp_seq` as well.
+/// `[1700000000.123456] 64 bytes from 10.77.0.2: icmp_seq=1 ttl=64 time=0.2 ms`. An IPv6 address
+/// may carry a zone and is followed by `: icmp_seq` as well.
 fn parse_answer(line: &str) -> Option<Answer> {
     let (stamp, rest) = line.strip_prefix('[')?.split_once("] ")?;
     let (_, rest) = rest.split_once(" bytes from ")?;
@@ -193,14 +190,8 @@ mod tests {
         );
         assert_eq!((report.sent, report.received), (3, 2));
         assert_eq!(report.answers.len(), 2);
-        assert_eq!(
-            report.answers[1].at,
-            Duration::from_millis(1_700_000_000_500)
-        );
-        assert_eq!(
-            report.answers[1].from,
-            "10.77.0.2".parse::<IpAddr>().unwrap()
-        );
+        assert_eq!(report.answers[1].at, Duration::from_millis(1_700_000_000_500));
+        assert_eq!(report.answers[1].from, "10.77.0.2".parse::<IpAddr>().unwrap());
         assert!(!report.is_complete());
         assert_eq!(
             report.summary(),
@@ -214,10 +205,8 @@ mod tests {
             from: "10.77.0.2".parse().unwrap(),
             at: Duration::from_millis(millis),
         };
-        let report = Report {
-            answers: vec![answer(100), answer(250), answer(260)],
-            ..Report::default()
-        };
+        let report =
+            Report { answers: vec![answer(100), answer(250), answer(260)], ..Report::default() };
         let recovery = |millis| report.recovery_after(Duration::from_millis(millis));
         assert_eq!(recovery(200), Some(Duration::from_millis(50)));
         assert_eq!(recovery(300), None);

@@ -13,11 +13,7 @@ pub(crate) struct Table<const COLUMNS: usize> {
 impl<const COLUMNS: usize> Table<COLUMNS> {
     /// Without rows.
     pub(crate) fn new(indent: usize, titles: [&'static str; COLUMNS]) -> Self {
-        Self {
-            indent,
-            titles,
-            rows: Vec::new(),
-        }
+        Self { indent, titles, rows: Vec::new() }
     }
 
     /// Adds a row.
@@ -65,9 +61,6 @@ mod tests {
         let mut table = Table::new(2, ["lid", "state"]);
         table.push(["3".to_owned(), "ready".to_owned()]);
         table.push(["49151".to_owned(), "resolving".to_owned()]);
-        assert_eq!(
-            table.to_string(),
-            "  lid    state\n  3      ready\n  49151  resolving"
-        );
+        assert_eq!(table.to_string(), "  lid    state\n  3      ready\n  49151  resolving");
     }
 }

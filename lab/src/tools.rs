@@ -159,9 +159,7 @@ impl Running {
             Err(TryRecvError::Disconnected) => String::new(),
         };
         // It has closed its output: it ends now or has ended.
-        self.child
-            .wait()
-            .map_err(|source| Error::system("waiting for a program", source))?;
+        self.child.wait().map_err(|source| Error::system("waiting for a program", source))?;
         Ok(Some(text))
     }
 }

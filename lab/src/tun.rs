@@ -41,11 +41,7 @@ impl Tun {
             .map_err(|errno| Error::system(format!("TUN device {name}"), errno))?;
         let control = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
             .map_err(|source| Error::system("socket for interface requests", source))?;
-        let tun = Self {
-            device,
-            control,
-            name,
-        };
+        let tun = Self { device, control, name };
         tun.set_carrier(false)?;
         Ok(tun)
     }

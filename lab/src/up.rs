@@ -39,9 +39,7 @@ fn introduce(world: &World<'_>, console: &mut Console) -> Result<(), Error> {
     }
     let (first, second) = world.first_pair()?;
     console.line(format_args!("enter a host:   ip netns exec {first} bash"))?;
-    console.line(format_args!(
-        "ping its peer:  ip netns exec {first} ping {second}"
-    ))?;
+    console.line(format_args!("ping its peer:  ip netns exec {first} ping {second}"))?;
     let pid = std::process::id();
     console.line(format_args!("show tables:    kill -USR1 {pid}"))?;
     console.line("ready; Ctrl-C ends the lab")

@@ -36,10 +36,7 @@ fn the_scenarios_are_listed_without_root() {
     let output = lab(&["demo", "--list"]);
     assert!(output.status.success());
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        text.lines().any(|line| line.starts_with("ping-datagram ")),
-        "{text}"
-    );
+    assert!(text.lines().any(|line| line.starts_with("ping-datagram ")), "{text}");
 }
 
 #[test]
@@ -52,12 +49,7 @@ fn a_user_who_is_not_root_is_refused() {
     let copy = directory.0.join("ipoib-lab");
     fs::copy(LAB, &copy).unwrap();
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
-    let output = Command::new(&copy)
-        .arg("demo")
-        .uid(65_534)
-        .gid(65_534)
-        .output()
-        .unwrap();
+    let output = Command::new(&copy).arg("demo").uid(65_534).gid(65_534).output().unwrap();
     assert_refused(&output, 3, "root");
 }
 
@@ -67,14 +59,8 @@ fn a_machine_without_tun_is_refused() {
         return;
     }
     let prefix = Prefix::new("notun");
-    let script = format!(
-        "mount -t tmpfs none /dev/net && exec {LAB} demo --prefix {}",
-        prefix.0
-    );
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-c", &script])
-        .output()
-        .unwrap();
+    let script = format!("mount -t tmpfs none /dev/net && exec {LAB} demo --prefix {}", prefix.0);
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
     assert_refused(&output, 4, "/dev/net/tun");
     prefix.assert_nothing_left();
 }
@@ -84,11 +70,7 @@ fn a_machine_without_iproute_is_refused() {
     if !can_run_labs("a_machine_without_iproute_is_refused") {
         return;
     }
-    let output = Command::new(LAB)
-        .arg("demo")
-        .env("PATH", "/nonexistent")
-        .output()
-        .unwrap();
+    let output = Command::new(LAB).arg("demo").env("PATH", "/nonexistent").output().unwrap();
     assert_refused(&output, 9, "\"ip\"");
 }
 
@@ -98,13 +80,7 @@ fn a_capture_directory_that_cannot_be_is_refused() {
         return;
     }
     let prefix = Prefix::new("pcap");
-    let output = lab(&[
-        "demo",
-        "--prefix",
-        &prefix.0,
-        "--pcap",
-        "/dev/null/captures",
-    ]);
+    let output = lab(&["demo", "--prefix", &prefix.0, "--pcap", "/dev/null/captures"]);
     assert_refused(&output, 8, "/dev/null/captures");
     prefix.assert_nothing_left();
 }

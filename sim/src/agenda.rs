@@ -22,10 +22,7 @@ struct Entry<T> {
 impl<T> Agenda<T> {
     /// Nothing to come.
     pub fn new() -> Self {
-        Self {
-            heap: BinaryHeap::new(),
-            sequence_next: 0,
-        }
+        Self { heap: BinaryHeap::new(), sequence_next: 0 }
     }
 
     /// Adds an event.

@@ -247,21 +247,14 @@ impl Host {
         let Some(link) = self.link else {
             return Vec::new();
         };
-        let own = self
-            .config
-            .addresses
-            .iter()
-            .flat_map(|subnet| match subnet.address() {
-                IpAddr::V4(_) => [Some(ALL_HOSTS.into()), None],
-                IpAddr::V6(own) => [
-                    Some(IpAddr::from(ALL_NODES)),
-                    Some(wire::solicited_node(own).into()),
-                ],
-            });
-        let groups: BTreeSet<IpAddr> = own
-            .flatten()
-            .chain(self.groups_extra.iter().copied())
-            .collect();
+        let own = self.config.addresses.iter().flat_map(|subnet| match subnet.address() {
+            IpAddr::V4(_) => [Some(ALL_HOSTS.into()), None],
+            IpAddr::V6(own) => {
+                [Some(IpAddr::from(ALL_NODES)), Some(wire::solicited_node(own).into())]
+            }
+        });
+        let groups: BTreeSet<IpAddr> =
+            own.flatten().chain(self.groups_extra.iter().copied()).collect();
         let addresses: BTreeSet<LinkAddress> = groups
             .into_iter()
             .filter_map(|group| link.broadcast.mgid_of(group))
@@ -366,10 +359,7 @@ impl Host {
             }
             (IpAddr::V6(source), IpAddr::V6(target)) => {
                 let group = wire::solicited_node(target);
-                let everybody = link
-                    .broadcast
-                    .mgid_of(group.into())
-                    .map(LinkAddress::multicast);
+                let everybody = link.broadcast.mgid_of(group.into()).map(LinkAddress::multicast);
                 let destination = if known.is_some() { target } else { group };
                 let bytes = wire::solicitation_packet(source, destination, target, link.address);
                 if let Some(to) = known.or(everybody) {
@@ -450,15 +440,11 @@ impl Host {
         // address of the interface.
         let route = self.route(self.link?, header.destination);
         let is_group = matches!(route, Route::Group(_));
-        self.subnet_of(header.source)
-            .filter(|_| is_group)
-            .map(|subnet| subnet.address())
+        self.subnet_of(header.source).filter(|_| is_group).map(|subnet| subnet.address())
     }
 
     fn receive_ndp(&mut self, now: Instant, header: &IpHeader, packet: Packet, pool: &mut Pool) {
-        let subnet_prefix = self
-            .link
-            .map_or(0, |link| link.address.gid().subnet_prefix());
+        let subnet_prefix = self.link.map_or(0, |link| link.address.gid().subnet_prefix());
         let message = Ndp::parse(header, packet.bytes(), subnet_prefix);
         pool.free(packet);
         match message {
@@ -527,11 +513,7 @@ impl Host {
         if is_other && !message.is_override {
             return self.neighbors.doubt(target);
         }
-        let evidence = if message.is_solicited {
-            Evidence::Answered
-        } else {
-            Evidence::Claimed
-        };
+        let evidence = if message.is_solicited { Evidence::Answered } else { Evidence::Claimed };
         self.learn(now, target, address, evidence);
     }
 
@@ -553,27 +535,16 @@ impl Host {
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
-        self.config
-            .addresses
-            .iter()
-            .any(|subnet| subnet.address() == address)
+        self.config.addresses.iter().any(|subnet| subnet.address() == address)
     }
 
     /// The first own subnet that an address is in.
     fn subnet_of(&self, address: IpAddr) -> Option<Subnet> {
-        self.config
-            .addresses
-            .iter()
-            .copied()
-            .find(|subnet| subnet.contains(address))
+        self.config.addresses.iter().copied().find(|subnet| subnet.contains(address))
     }
 
     fn transmit(&mut self, to: LinkAddress, protocol: EtherType, packet: Packet) {
-        self.transmits.push_back(Frame {
-            to,
-            protocol,
-            packet,
-        });
+        self.transmits.push_back(Frame { to, protocol, packet });
     }
 
     fn transmit_new(

@@ -34,12 +34,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let Arguments {
-        seeds,
-        replay,
-        jobs,
-        plant,
-    } = match Arguments::try_parse() {
+    let Arguments { seeds, replay, jobs, plant } = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
             let is_failure = error.use_stderr();
@@ -62,10 +57,7 @@ fn processors() -> usize {
 
 fn parse_range(text: &str) -> Result<Range<u64>, String> {
     let (from, to) = text.split_once("..").ok_or("expected FROM..TO")?;
-    let number = |text: &str| {
-        text.parse()
-            .map_err(|_| format!("{text:?} is not a number"))
-    };
+    let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is not a number"));
     let range = number(from)?..number(to)?;
     if range.is_empty() {
         return Err("there is no seed in this range".to_owned());

@@ -3,7 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A generator: SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+/// A generator: SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
+/// 2014).
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
@@ -68,11 +69,8 @@ mod tests {
     fn numbers_of_a_seed_are_those_of_the_reference() {
         // The first outputs of the published C code for the seed 1234567.
         let mut random = Random::new(1_234_567);
-        let expected = [
-            6_457_827_717_110_365_317,
-            3_203_168_211_198_807_973,
-            9_817_491_932_198_370_423,
-        ];
+        let expected =
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert_eq!([(); 3].map(|()| random.word()), expected);
     }
 

@@ -156,11 +156,7 @@ impl Rules {
         };
         let mut weights = [0; Disturbance::ALL.len()];
         for weight in &mut weights {
-            *weight = if random.chance(450) {
-                0
-            } else {
-                1 << random.below(6)
-            };
+            *weight = if random.chance(450) { 0 } else { 1 << random.below(6) };
         }
         Self {
             station_count: random.within(2..=5) as usize,
@@ -176,8 +172,8 @@ impl Rules {
         }
     }
 
-    /// Whether the SA may be in doubt about who is a member of a group: a request or an answer can be
-    /// lost, or an interface can go while the SA is out of its reach.
+    /// Whether the SA may be in doubt about who is a member of a group: a request or an answer can
+    /// be lost, or an interface can go while the SA is out of its reach.
     pub fn can_lose_answers(&self) -> bool {
         let is_on = |disturbance: &Disturbance| self.weights[*disturbance as usize] > 0;
         let cuts_off = |disturbance: &Disturbance| match disturbance {
@@ -266,9 +262,7 @@ impl fmt::Display for Rules {
             action_delay.end(),
         )?;
         let active = Disturbance::ALL.iter().zip(weights);
-        f.debug_map()
-            .entries(active.filter(|&(_, &weight)| weight > 0))
-            .finish()
+        f.debug_map().entries(active.filter(|&(_, &weight)| weight > 0)).finish()
     }
 }
 
@@ -285,19 +279,10 @@ mod tests {
 
     #[test]
     fn every_disturbance_is_off_in_some_seeds_and_on_in_others() {
-        let seeds: Vec<_> = (0..100)
-            .map(|seed| Rules::swarm(&mut Random::new(seed)))
-            .collect();
+        let seeds: Vec<_> = (0..100).map(|seed| Rules::swarm(&mut Random::new(seed))).collect();
         for position in 0..Disturbance::ALL.len() {
-            let on = seeds
-                .iter()
-                .filter(|rules| rules.weights[position] > 0)
-                .count();
-            assert!(
-                (20..90).contains(&on),
-                "{:?}: {on}",
-                Disturbance::ALL[position]
-            );
+            let on = seeds.iter().filter(|rules| rules.weights[position] > 0).count();
+            assert!((20..90).contains(&on), "{:?}: {on}", Disturbance::ALL[position]);
         }
     }
 
@@ -308,14 +293,10 @@ mod tests {
         assert_eq!(rules.disturbance(&mut random), None);
         rules.weights[Disturbance::SmRestart as usize] = 3;
         rules.weights[Disturbance::Wedge as usize] = 1;
-        let chosen: Vec<_> = (0..1_000)
-            .filter_map(|_| rules.disturbance(&mut random))
-            .collect();
+        let chosen: Vec<_> = (0..1_000).filter_map(|_| rules.disturbance(&mut random)).collect();
         assert_eq!(chosen.len(), 1_000);
-        let wedges = chosen
-            .iter()
-            .filter(|&&disturbance| disturbance == Disturbance::Wedge)
-            .count();
+        let wedges =
+            chosen.iter().filter(|&&disturbance| disturbance == Disturbance::Wedge).count();
         assert!((200..300).contains(&wedges), "{wedges}");
     }
 }

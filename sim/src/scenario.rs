@@ -18,11 +18,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(30);
 pub fn swarm(seed: u64, verbosity: Verbosity, options: Options) -> Outcome {
     let rules = Rules::swarm(&mut Random::new(seed));
     let disturbed = rules.disturbed;
-    let mut world = WorldBuilder::new(seed)
-        .rules(rules)
-        .verbosity(verbosity)
-        .planted(options.planted)
-        .build();
+    let mut world =
+        WorldBuilder::new(seed).rules(rules).verbosity(verbosity).planted(options.planted).build();
     world.disturb();
     world.run_for(disturbed);
     world.demand_recovery(RECOVERY_MAX);
@@ -36,6 +33,7 @@ fn outcome(mut world: World) -> Outcome {
         hash: world.trace().hash(),
         events: world.trace().events(),
         virtual_time: world.now() - ipoib_rs::time::Instant::ZERO,
+        totals: world.totals().clone(),
         log: world.trace().lines().map(str::to_owned).collect(),
         failure: world.failure().cloned(),
     };

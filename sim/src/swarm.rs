@@ -15,6 +15,7 @@ use crate::rules::Rules;
 use crate::scenario;
 use crate::trace::Verbosity;
 use crate::verdict::{Failure, FailureKind};
+use crate::world::Totals;
 
 /// A bug to plant in the world, so that the checkers can show that they find it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
@@ -25,8 +26,8 @@ pub enum Planted {
     Trespass,
     /// A completion is fed twice.
     DoubleCompletion,
-    /// The clock of the machine is read.
-    Clock,
+    /// Something outside the world decides.
+    Whim,
 }
 
 /// How seeds are run.
@@ -45,6 +46,8 @@ pub struct Outcome {
     pub events: u64,
     /// How long it took in the world.
     pub virtual_time: Duration,
+    /// Every counter of every interface and host, summed.
+    pub totals: Totals,
     /// The last lines of the short log.
     pub log: Vec<String>,
     /// What is wrong, if something is.
@@ -57,6 +60,7 @@ struct Summary {
     seeds: u64,
     events: u64,
     virtual_time: Duration,
+    totals: Totals,
     failures: Vec<(u64, Outcome, Failure)>,
 }
 
@@ -140,12 +144,9 @@ fn run_once(seed: u64, verbosity: Verbosity, options: Options) -> Outcome {
             hash: 0,
             events: 0,
             virtual_time: Duration::ZERO,
+            totals: Totals::new(),
             log: Vec::new(),
-            failure: Some(Failure {
-                kind: FailureKind::Crash,
-                at: Instant::ZERO,
-                what: text,
-            }),
+            failure: Some(Failure { kind: FailureKind::Crash, at: Instant::ZERO, what: text }),
         }
     })
 }
@@ -164,6 +165,9 @@ impl Summary {
         self.seeds += 1;
         self.events += outcome.events;
         self.virtual_time += outcome.virtual_time;
+        for (&name, value) in &outcome.totals {
+            *self.totals.entry(name).or_default() += value;
+        }
         if let Some(failure) = outcome.failure.take() {
             self.failures.push((seed, outcome, failure));
             self.failures.sort_by_key(|&(seed, ..)| seed);
@@ -180,12 +184,14 @@ impl Summary {
                 println!("    {line}");
             }
             let rules = Rules::swarm(&mut Random::new(*seed));
-            let planted = options
-                .planted
-                .map_or(String::new(), |bug| format!(" --plant {}", bug.argument()));
+            let planted =
+                options.planted.map_or(String::new(), |bug| format!(" --plant {}", bug.argument()));
             println!("  rules: {rules}");
             println!("  replay: sim --replay {seed}{planted}");
         }
+        let unreached: Vec<_> =
+            self.totals.iter().filter(|&(_, &value)| value == 0).map(|(&name, _)| name).collect();
+        println!("counters that no seed reached: {}", unreached.join(" "));
         let count = |kind| {
             let of_kind = |failure: &&(u64, Outcome, Failure)| failure.2.kind == kind;
             self.failures.iter().filter(of_kind).count()
@@ -208,7 +214,6 @@ impl Summary {
 impl Planted {
     fn argument(self) -> String {
         use clap::ValueEnum;
-        self.to_possible_value()
-            .map_or(String::new(), |value| value.get_name().to_owned())
+        self.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned())
     }
 }

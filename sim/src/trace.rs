@@ -109,9 +109,7 @@ impl Trace {
 
     /// FNV-1a over words instead of bytes, with a rotation so that high bits reach low ones.
     fn mix(&mut self, word: u64) {
-        self.hash = (self.hash ^ word)
-            .wrapping_mul(0x0000_0100_0000_01B3)
-            .rotate_left(23);
+        self.hash = (self.hash ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
     }
 }
 

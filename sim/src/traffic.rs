@@ -10,8 +10,8 @@ use crate::host::wire::{
     Protocol,
 };
 
-/// An echo request of `bytes` bytes altogether, or as long as its headers if that is more. `None` if
-/// the pool is empty or the packet cannot be.
+/// An echo request of `bytes` bytes altogether, or as long as its headers if that is more. `None`
+/// if the pool is empty or the packet cannot be.
 pub fn ping(
     pool: &mut Pool,
     (source, destination): (IpAddr, IpAddr),
@@ -20,11 +20,7 @@ pub fn ping(
 ) -> Option<Packet> {
     let mut packet = pool.allocate(bytes.max(Echo::header_bytes(source)))?;
     packet.bytes_mut().fill(sequence as u8);
-    let echo = Echo {
-        kind: EchoKind::Request,
-        identifier,
-        sequence,
-    };
+    let echo = Echo { kind: EchoKind::Request, identifier, sequence };
     if echo.write(source, destination, packet.bytes_mut()) {
         Some(packet)
     } else {

@@ -12,6 +12,8 @@ mod pings;
 mod stack;
 mod station;
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fabric::cq::Notification;
@@ -22,7 +24,7 @@ use fabric::transit::Transit;
 use fabric::{AsyncEvent, Fabric};
 use ipoib_rs::action::Action;
 use ipoib_rs::event::Event;
-use ipoib_rs::interface::PortEvent;
+use ipoib_rs::interface::{Interface, PortEvent};
 use ipoib_rs::time::Instant;
 
 use crate::agenda::Agenda;
@@ -74,7 +76,12 @@ pub struct World {
     timeouts_at_once: u32,
     /// Packets between two ports.
     in_flight: usize,
+    /// The counters of every interface and host that was removed.
+    totals: Totals,
 }
+
+/// Sums of counters by their names.
+pub type Totals = BTreeMap<&'static str, u64>;
 
 /// Something that is going to happen.
 #[derive(Debug)]
@@ -118,9 +125,54 @@ impl World {
         &self.trace
     }
 
+    /// Whether the interface of a station is attached and has a carrier.
+    pub fn is_link_up(&self, station: usize) -> bool {
+        self.interface(station).is_some_and(Interface::is_link_up)
+    }
+
+    /// A counter of the interface of a station, by its name; 0 if there is none.
+    pub fn counter(&self, station: usize, name: &str) -> u64 {
+        let interface = self.interface(station);
+        interface
+            .and_then(|interface| interface.counters().iter().find(|&(own, _)| own == name))
+            .map_or(0, |(_, value)| value)
+    }
+
+    /// The partition of the broadcast group of a station's interface.
+    pub fn partition(&self, station: usize) -> Option<u16> {
+        let broadcast = self.interface(station)?.broadcast()?;
+        let [_, _, _, _, high, low, ..] = broadcast.gid().0;
+        Some(u16::from_be_bytes([high, low]))
+    }
+
+    /// Whether the subnet manager knows every port as a member of every group that its interfaces
+    /// have joined.
+    pub fn is_registered(&self) -> bool {
+        let manager = self.subnet.manager();
+        self.stations.iter().all(|station| {
+            let port = self.sites[station.site].port;
+            let Some(attached) = &station.attached else {
+                return true;
+            };
+            let mut joined = attached.interface.groups().filter(|group| group.mlid.is_some());
+            joined.all(|group| manager.members(group.mgid).any(|(member, _)| member == port))
+        })
+    }
+
+    fn interface(&self, station: usize) -> Option<&Interface<Packet>> {
+        let attached = self.stations.get(station)?.attached.as_ref()?;
+        Some(&attached.interface)
+    }
+
+    /// The counters of every interface that was removed, and of its host at that time.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
     /// Lets everything happen that is due within `span`.
     pub fn run_for(&mut self, span: Duration) {
         let end = self.now + span;
+        self.settle();
         while self.failure.is_none() && self.next_at().is_some_and(|at| at <= end) {
             self.step();
         }
@@ -130,6 +182,7 @@ impl World {
     /// Lets things happen until `is_done` or until `span` is over. Whether it is done.
     pub fn run_until(&mut self, span: Duration, mut is_done: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now + span;
+        self.settle();
         while self.failure.is_none() && !is_done(self) {
             match self.next_at() {
                 Some(at) if at <= end => self.step(),
@@ -202,8 +255,7 @@ impl World {
             Item::Reap(visit) => self.reap(visit),
             Item::Action(visit, action) => {
                 if self.is_current(visit) {
-                    self.trace
-                        .record(self.now, Kind::Action, &[visit.station as u64]);
+                    self.trace.record(self.now, Kind::Action, &[visit.station as u64]);
                     self.trace.record_debug(&action);
                     self.with_station(visit.station, |station, ground| {
                         station.execute(ground, action);
@@ -224,7 +276,11 @@ impl World {
         if !self.is_current(visit) {
             return;
         }
-        let count = 1 + self.random.below(REAP_MAX) as usize;
+        let mut count = 1 + self.random.below(REAP_MAX) as usize;
+        if self.planted == Some(Planted::Whim) {
+            static CALLS: AtomicUsize = AtomicUsize::new(0);
+            count += CALLS.fetch_add(1, Ordering::Relaxed) % 3;
+        }
         let has_more =
             self.with_station(visit.station, |station, ground| station.reap(ground, count));
         if has_more {
@@ -307,14 +363,12 @@ impl World {
 
     /// Tells an event to the interfaces of a port, each in its own time.
     fn spread(&mut self, port: PortId, event: PortEvent) {
-        self.trace
-            .note(self.now, format_args!("port {}: {event:?}", port.index()));
+        self.trace.note(self.now, format_args!("port {}: {event:?}", port.index()));
         for station in 0..self.stations.len() {
             if self.sites[self.stations[station].site].port == port {
                 let visit = self.visit(station);
                 let delay = self.faults.action_delay();
-                self.agenda
-                    .add(self.now + delay, Item::PortEvent(visit, event));
+                self.agenda.add(self.now + delay, Item::PortEvent(visit, event));
             }
         }
     }
@@ -331,8 +385,7 @@ impl World {
         while let Some(action) = self.next_action(station) {
             is_busy = true;
             let delay = self.faults.action_delay();
-            self.agenda
-                .add(self.now + delay, Item::Action(visit, action));
+            self.agenda.add(self.now + delay, Item::Action(visit, action));
         }
         is_busy
     }
@@ -342,19 +395,14 @@ impl World {
     }
 
     fn next_action(&mut self, station: usize) -> Option<Action> {
-        self.stations[station]
-            .attached
-            .as_mut()?
-            .actions
-            .pop_front()
+        self.stations[station].attached.as_mut()?.actions.pop_front()
     }
 
     /// Reacts to what an interface reports.
     fn observe(&mut self, station: usize, event: Event) {
         self.trace.record(self.now, Kind::Report, &[station as u64]);
         self.trace.record_debug(&event);
-        self.trace
-            .note(self.now, format_args!("station {station}: {event:?}"));
+        self.trace.note(self.now, format_args!("station {station}: {event:?}"));
         if let Err(what) = Checkers::on_event(&mut self.stations[station], &event) {
             self.fail(FailureKind::Safety, what);
         }
@@ -425,10 +473,7 @@ impl World {
     }
 
     fn visit(&self, station: usize) -> Visit {
-        Visit {
-            station,
-            epoch: self.stations[station].epoch,
-        }
+        Visit { station, epoch: self.stations[station].epoch }
     }
 
     fn with_station<R>(
@@ -442,6 +487,7 @@ impl World {
             fabric: &mut self.fabric,
             faults: &mut self.faults,
             site: &mut self.sites[station.site],
+            planted: self.planted,
         };
         act(station, &mut ground)
     }

@@ -7,7 +7,6 @@ use crate::action::{Action, OpId, Target, VerbError};
 use crate::counters::{Counter, DropReason};
 use crate::group::{AfterLeft, Claim, Group, GroupState, Left, Renewal, Role, Try};
 use crate::ib::{Mgid, Qpn};
-use crate::limits::PENDING_MAX;
 use crate::packet::{DataPath, PacketBuf, PacketSink};
 use crate::storage::Pending;
 use crate::time::Instant;
@@ -52,7 +51,7 @@ impl<B: PacketBuf> Interface<B> {
                 if let Err(RingFull(piece)) =
                     this.send_to_group(now, place, protocol, piece, datapath)
                 {
-                    this.queue_on_group(now, place, protocol, piece, datapath);
+                    this.enqueue(now, Target::Group(place), protocol, piece, datapath);
                     this.push_backlog(Target::Group(place));
                 }
             });
@@ -80,7 +79,7 @@ impl<B: PacketBuf> Interface<B> {
                 Posting::RingFull(packet) => Err(RingFull(packet)),
             };
         }
-        self.queue_on_group(now, place, protocol, packet, datapath);
+        self.enqueue(now, Target::Group(place), protocol, packet, datapath);
         self.start_group(place);
         Ok(())
     }
@@ -104,7 +103,7 @@ impl<B: PacketBuf> Interface<B> {
         if let Some(group) = self.groups.get_mut(place) {
             group.is_wanted = false;
         }
-        self.drop_group_queue(place, DropReason::GroupUnjoined, sink);
+        self.drop_waiting(Target::Group(place), DropReason::GroupUnjoined, sink);
         self.give_up_group(place, AfterLeft::Leave, sink);
     }
 
@@ -201,22 +200,19 @@ impl<B: PacketBuf> Interface<B> {
         if state.wants_action() {
             self.push_work(Target::Group(place));
         }
-        self.arm_group(place);
-    }
-
-    fn arm_group(&mut self, place: u32) {
-        let Some(group) = self.groups.get(place) else {
-            return;
-        };
-        let at = [group.hold_until, group.state.ends_at()].into_iter().flatten().min();
-        self.set_timer(Target::Group(place), at);
+        self.arm(Target::Group(place));
     }
 
     pub(super) fn next_group_action(&mut self, place: u32) -> Option<Action> {
         let group = self.groups.get(place)?;
         let Group { mgid, state, claim, operation: generation, .. } = *group;
-        if state == GroupState::CancelWanted {
-            self.forget_group(place);
+        if let GroupState::CancelWanted { attached } = state {
+            if attached.is_some() {
+                let then = AfterLeft::Forget;
+                self.enter_group(place, GroupState::DetachWanted(Left { attached, then }));
+            } else {
+                self.forget_group(place);
+            }
             return Some(Action::CancelQuery {
                 op: OpId { target: Target::Group(place), generation },
             });
@@ -267,7 +263,7 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::Detaching(_)
             | GroupState::Leaving { .. }
             | GroupState::LeaveBackingOff { .. }
-            | GroupState::CancelWanted => return None,
+            | GroupState::CancelWanted { .. } => return None,
         };
         self.enter_group(place, next);
         Some(action)
@@ -325,7 +321,7 @@ impl<B: PacketBuf> Interface<B> {
                 | GroupState::LeaveWanted { .. }
                 | GroupState::Leaving { .. }
                 | GroupState::LeaveBackingOff { .. }
-                | GroupState::CancelWanted,
+                | GroupState::CancelWanted { .. },
                 _,
             ) => return false,
         }
@@ -341,14 +337,14 @@ impl<B: PacketBuf> Interface<B> {
         let Some(group) = self.groups.get(place) else {
             return;
         };
-        if group.hold_until.is_some_and(|until| until <= now) {
-            self.drop_group_queue(place, DropReason::PendingExpired, sink);
+        if group.queue.expires_at().is_some_and(|at| at <= now) {
+            self.drop_waiting(Target::Group(place), DropReason::PendingExpired, sink);
         }
         let Some(group) = self.groups.get(place) else {
             return;
         };
         if group.state.ends_at().is_none_or(|at| at > now) {
-            self.arm_group(place);
+            self.arm(Target::Group(place));
             return;
         }
         let first = self.first_try(group.role);
@@ -376,53 +372,8 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::Detaching(_)
             | GroupState::LeaveWanted { .. }
             | GroupState::Leaving { .. }
-            | GroupState::CancelWanted => {}
+            | GroupState::CancelWanted { .. } => {}
         }
-    }
-
-    fn queue_on_group(
-        &mut self,
-        now: Instant,
-        place: u32,
-        protocol: EtherType,
-        packet: B,
-        sink: &mut impl PacketSink<B>,
-    ) {
-        let Some(group) = self.groups.get_mut(place) else {
-            self.drop_packet(packet, DropReason::GroupUnjoined, sink);
-            return;
-        };
-        let pending = Self::pending(protocol, packet);
-        let limits = &self.limits;
-        let (packets_max, bytes_max) =
-            (limits.group_queue_packets_max, limits.group_queue_bytes_max);
-        if !group.queue.has_room(pending.bytes, packets_max, bytes_max) {
-            self.drop_packet(pending.packet, DropReason::GroupQueueFull, sink);
-            return;
-        }
-        match self.pending.push(&mut group.queue, pending) {
-            Ok(()) => {
-                group.hold_until = group.hold_until.or(Some(now + PENDING_MAX));
-                self.arm_group(place);
-            }
-            Err(pending) => self.drop_packet(pending.packet, DropReason::PendingStoreFull, sink),
-        }
-    }
-
-    pub(super) fn drop_group_queue(
-        &mut self,
-        place: u32,
-        reason: DropReason,
-        sink: &mut impl PacketSink<B>,
-    ) {
-        while let Some(group) = self.groups.get_mut(place) {
-            group.hold_until = None;
-            let Some(pending) = self.pending.pop(&mut group.queue) else {
-                break;
-            };
-            self.drop_packet(pending.packet, reason, sink);
-        }
-        self.arm_group(place);
     }
 
     /// Sends what waits for a group that is ready, as far as the ring has room.
@@ -438,20 +389,13 @@ impl<B: PacketBuf> Interface<B> {
                 return;
             };
             let mgid = group.mgid;
-            let first = self.pending.first_bytes(&group.queue);
+            let first = self.first_waiting_bytes(Target::Group(place));
             if first.is_some_and(|bytes| self.sends.vacant() < self.sends_needed(bytes, mtu)) {
                 self.push_backlog(Target::Group(place));
                 return;
             }
-            let Some(group) = self.groups.get_mut(place) else {
-                return;
-            };
-            let Some(Pending { protocol, packet, bytes: _ }) = self.pending.pop(&mut group.queue)
-            else {
-                group.hold_until = None;
-                self.arm_group(place);
-                return;
-            };
+            let Some(pending) = self.take_waiting(Target::Group(place)) else { return };
+            let Pending { protocol, packet, bytes: _ } = pending;
             let route = Route::Datagram { handle, qpn: Qpn::MULTICAST, is_multicast: true };
             if packet.len() > mtu {
                 // The group turned out narrower than the link.
@@ -476,7 +420,7 @@ impl<B: PacketBuf> Interface<B> {
         datapath: &mut impl DataPath<B>,
     ) {
         if let Posting::RingFull(packet) = self.post(route, protocol, packet, datapath) {
-            self.queue_on_group(now, place, protocol, packet, datapath);
+            self.enqueue(now, Target::Group(place), protocol, packet, datapath);
             self.push_backlog(Target::Group(place));
         }
     }

@@ -90,7 +90,7 @@ impl<B: PacketBuf> Interface<B> {
     pub fn packets_queued(&self) -> u32 {
         let paths = self.paths.iter().map(|path| path.queue.packets());
         let groups = self.groups.iter().map(|(_, group)| group.queue.packets());
-        let held = self.connections.outgoing.iter().map(|(_, outgoing)| outgoing.held.packets());
+        let held = self.connections.outgoing.iter().map(|(_, outgoing)| outgoing.queue.packets());
         paths.chain(groups).chain(held).sum()
     }
 

@@ -8,7 +8,6 @@ use crate::ib::{IbMtu, Qpn};
 use crate::packet::{CompletionStatus, ConnectedSend, DataPath, DatagramSend, PacketBuf, SendId};
 use crate::send_ring::{Posted, Via};
 use crate::size::Oversize;
-use crate::storage::Pending;
 use crate::time::Instant;
 use crate::wire::{ENCAPSULATION_BYTES, Encapsulation, EtherType, LinkAddress};
 
@@ -153,11 +152,6 @@ impl<B: PacketBuf> Interface<B> {
             }
             Oversize::Drop => self.drop_packet(packet, DropReason::TooBigSilent, datapath),
         }
-    }
-
-    pub(super) fn pending(protocol: EtherType, packet: B) -> Pending<B> {
-        let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-        Pending { protocol, packet, bytes }
     }
 
     pub(super) fn on_send_completion(

@@ -7,7 +7,7 @@ use crate::counters::{Counter, DropReason};
 use crate::event::Notice;
 use crate::group::back_off;
 use crate::ib::Qpn;
-use crate::limits::{PATH_RETRY_FIRST, PATH_RETRY_MAX, PENDING_MAX};
+use crate::limits::{PATH_RETRY_FIRST, PATH_RETRY_MAX};
 use crate::packet::{DataPath, PacketBuf, PacketSink};
 use crate::path::{Freshness, PathState, address_vector, fresh_query, still_stale};
 use crate::storage::Pending;
@@ -102,7 +102,7 @@ impl<B: PacketBuf> Interface<B> {
         let is_backlogged = self.paths.get(place).is_some_and(|path| !path.queue.is_empty());
         if is_backlogged {
             // Packets wait for room in the ring already: this one goes behind them.
-            self.queue_on_path(now, place, protocol, packet, datapath);
+            self.enqueue(now, Target::Path(place), protocol, packet, datapath);
             return Ok(());
         }
         let Some(transport) = self.transport_of(now, place) else {
@@ -135,7 +135,7 @@ impl<B: PacketBuf> Interface<B> {
         if let Transport::Deciding { connection, .. } = transport {
             // Report B02: while a connection is being decided, nothing is too large for the neighbour
             // yet. It waits, and never goes by UD.
-            self.hold_for_connection(now, connection, protocol, packet, datapath);
+            self.enqueue(now, Target::Outgoing(connection), protocol, packet, datapath);
             return;
         }
         let Some(address) = self.paths.get(place).map(|path| path.address) else {
@@ -165,12 +165,12 @@ impl<B: PacketBuf> Interface<B> {
         };
         let mtu = if self.may_connect(&address) { self.connected_mtu } else { self.datagram_mtu };
         if packet.len() <= mtu {
-            self.queue_on_path(now, place, protocol, packet, datapath);
+            self.enqueue(now, Target::Path(place), protocol, packet, datapath);
             return;
         }
         self.notice_too_big(place, mtu);
         self.send_oversize(&address, mtu, protocol, packet, datapath, |this, piece, datapath| {
-            this.queue_on_path(now, place, protocol, piece, datapath);
+            this.enqueue(now, Target::Path(place), protocol, piece, datapath);
         });
     }
 
@@ -214,15 +214,10 @@ impl<B: PacketBuf> Interface<B> {
             self.counters.count(Counter::ConnectionsRetired);
         }
         self.retire_connection_of(old);
-        while let Some(path) = self.paths.get_mut(old) {
-            let Some(pending) = self.pending.pop(&mut path.queue) else { break };
+        while let Some(pending) = self.take_waiting(Target::Path(old)) {
             let Pending { protocol, packet, bytes: _ } = pending;
             self.queue_within_link(now, new, protocol, packet, datapath);
         }
-        if let Some(path) = self.paths.get_mut(old) {
-            path.hold_until = None;
-        }
-        self.arm_path(old);
     }
 
     /// The only way to change the state of a path.
@@ -234,15 +229,7 @@ impl<B: PacketBuf> Interface<B> {
         if state.wants_action() {
             self.push_work(Target::Path(place));
         }
-        self.arm_path(place);
-    }
-
-    pub(super) fn arm_path(&mut self, place: u32) {
-        let Some(path) = self.paths.get(place) else {
-            return;
-        };
-        let at = [path.hold_until, path.state.ends_at()].into_iter().flatten().min();
-        self.set_timer(Target::Path(place), at);
+        self.arm(Target::Path(place));
     }
 
     /// Gives back all that a path has, and its place. No packet waits for it.
@@ -568,65 +555,25 @@ impl<B: PacketBuf> Interface<B> {
         }
     }
 
-    pub(super) fn queue_on_path(
-        &mut self,
-        now: Instant,
-        place: u32,
-        protocol: EtherType,
-        packet: B,
-        sink: &mut impl PacketSink<B>,
-    ) {
-        let Some(path) = self.paths.get_mut(place) else {
-            self.drop_packet(packet, DropReason::PathUnresolved, sink);
-            return;
-        };
-        let pending = Self::pending(protocol, packet);
-        let limits = &self.limits;
-        let (packets_max, bytes_max) = (limits.path_queue_packets_max, limits.path_queue_bytes_max);
-        if !path.queue.has_room(pending.bytes, packets_max, bytes_max) {
-            self.drop_packet(pending.packet, DropReason::PathQueueFull, sink);
-            return;
-        }
-        match self.pending.push(&mut path.queue, pending) {
-            Ok(()) => {
-                path.hold_until = path.hold_until.or(Some(now + PENDING_MAX));
-                self.arm_path(place);
-            }
-            Err(pending) => self.drop_packet(pending.packet, DropReason::PendingStoreFull, sink),
-        }
-    }
-
     /// Drops what waits for a path and for its connection.
     fn drop_path_queue(&mut self, place: u32, reason: DropReason, sink: &mut impl PacketSink<B>) {
-        while let Some(path) = self.paths.get_mut(place) {
-            path.hold_until = None;
-            let Some(pending) = self.pending.pop(&mut path.queue) else { break };
-            self.drop_packet(pending.packet, reason, sink);
+        self.drop_waiting(Target::Path(place), reason, sink);
+        if let Some(connection) = self.paths.get(place).and_then(|path| path.connection) {
+            self.drop_waiting(Target::Outgoing(connection), reason, sink);
         }
-        let connection = self.paths.get(place).and_then(|path| path.connection);
-        while let Some(pending) = connection.and_then(|connection| self.take_held(connection)) {
-            self.drop_packet(pending.packet, reason, sink);
-        }
-        self.arm_path(place);
     }
 
     /// Sends what waits for a path that is ready, as far as the ring has room.
     pub(super) fn drain_path(&mut self, now: Instant, place: u32, datapath: &mut impl DataPath<B>) {
         while let Some(transport) = self.transport_of(now, place) {
-            let Some(path) = self.paths.get_mut(place) else { return };
-            let first = self.pending.first_bytes(&path.queue);
+            let first = self.first_waiting_bytes(Target::Path(place));
             let needed = first.map(|bytes| self.sends_needed(bytes, transport.mtu()));
             if needed.is_some_and(|needed| self.sends.vacant() < needed) {
                 self.push_backlog(Target::Path(place));
                 return;
             }
-            let Some(path) = self.paths.get_mut(place) else { return };
-            let Some(Pending { protocol, packet, bytes: _ }) = self.pending.pop(&mut path.queue)
-            else {
-                path.hold_until = None;
-                self.arm_path(place);
-                return;
-            };
+            let Some(pending) = self.take_waiting(Target::Path(place)) else { return };
+            let Pending { protocol, packet, bytes: _ } = pending;
             if packet.len() > transport.mtu() {
                 self.send_above_mtu(now, place, transport, (protocol, packet), datapath);
             } else {
@@ -650,7 +597,7 @@ impl<B: PacketBuf> Interface<B> {
             Posting::Posted => self.count_sent(place),
             Posting::Dropped => {}
             Posting::RingFull(packet) => {
-                self.queue_on_path(now, place, protocol, packet, datapath);
+                self.enqueue(now, Target::Path(place), protocol, packet, datapath);
                 self.push_backlog(Target::Path(place));
             }
         }
@@ -674,7 +621,7 @@ impl<B: PacketBuf> Interface<B> {
         let Some(path) = self.paths.get(place) else {
             return;
         };
-        if path.hold_until.is_some_and(|until| until <= now) {
+        if path.queue.expires_at().is_some_and(|at| at <= now) {
             self.drop_path_queue(place, DropReason::PendingExpired, sink);
         }
         let Some(path) = self.paths.get(place) else {
@@ -696,7 +643,7 @@ impl<B: PacketBuf> Interface<B> {
             | PathState::Addressing { .. }
             | PathState::Ready { .. }
             | PathState::Unreachable { .. }
-            | PathState::CancelWanted => self.arm_path(place),
+            | PathState::CancelWanted => self.arm(Target::Path(place)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Packets that wait: one store for an interface, any number of queues through it.
 
+use crate::time::Instant;
 use crate::wire::EtherType;
 
 use super::{OutOfMemory, Slab};
@@ -31,11 +32,17 @@ pub(crate) struct Queue {
     ends: Option<(u32, u32)>,
     packets: u32,
     bytes: u32,
+    /// When the packets must go: set by the first of them, cleared with the last.
+    expires_at: Option<Instant>,
 }
 
 impl Queue {
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_none()
+    }
+
+    pub(crate) fn expires_at(&self) -> Option<Instant> {
+        self.expires_at
     }
 
     pub(crate) fn packets(&self) -> u32 {
@@ -58,6 +65,7 @@ impl<B> PendingStore<B> {
         &mut self,
         queue: &mut Queue,
         pending: Pending<B>,
+        expires_at: Instant,
     ) -> Result<(), Pending<B>> {
         let bytes = pending.bytes;
         let entry = Entry { pending, next: None };
@@ -71,6 +79,7 @@ impl<B> PendingStore<B> {
             }
             None => Some((place, place)),
         };
+        queue.expires_at = queue.expires_at.or(Some(expires_at));
         queue.packets += 1;
         queue.bytes = queue.bytes.saturating_add(bytes);
         Ok(())
@@ -81,6 +90,7 @@ impl<B> PendingStore<B> {
         let (first, last) = queue.ends?;
         let Entry { pending, next } = self.entries.remove(first)?;
         queue.ends = next.map(|next| (next, last));
+        queue.expires_at = queue.expires_at.filter(|_| next.is_some());
         queue.packets -= 1;
         queue.bytes = queue.bytes.saturating_sub(pending.bytes);
         Some(pending)
@@ -88,7 +98,7 @@ impl<B> PendingStore<B> {
 
     /// Moves all of one queue behind another.
     pub(crate) fn append(&mut self, to: &mut Queue, from: &mut Queue) {
-        let Queue { ends, packets, bytes } = core::mem::take(from);
+        let Queue { ends, packets, bytes, expires_at } = core::mem::take(from);
         let Some((first, last)) = ends else { return };
         to.ends = match to.ends {
             Some((head, tail)) => {
@@ -99,6 +109,7 @@ impl<B> PendingStore<B> {
             }
             None => Some((first, last)),
         };
+        to.expires_at = [to.expires_at, expires_at].into_iter().flatten().min();
         to.packets += packets;
         to.bytes = to.bytes.saturating_add(bytes);
     }
@@ -118,6 +129,8 @@ impl<B> PendingStore<B> {
 mod tests {
     use super::*;
 
+    const AT: Instant = Instant::from_millis(7);
+
     fn pending(packet: u32) -> Pending<u32> {
         Pending { protocol: EtherType::IPV4, packet, bytes: packet }
     }
@@ -126,17 +139,18 @@ mod tests {
     fn queues_through_one_store_keep_their_own_order() {
         let mut store = PendingStore::new(4).unwrap();
         let (mut a, mut b) = (Queue::default(), Queue::default());
-        store.push(&mut a, pending(1)).unwrap();
-        store.push(&mut b, pending(10)).unwrap();
-        store.push(&mut a, pending(2)).unwrap();
-        store.push(&mut b, pending(20)).unwrap();
-        assert_eq!(store.push(&mut a, pending(3)).unwrap_err().packet, 3);
+        store.push(&mut a, pending(1), AT).unwrap();
+        store.push(&mut b, pending(10), AT).unwrap();
+        store.push(&mut a, pending(2), AT).unwrap();
+        store.push(&mut b, pending(20), AT).unwrap();
+        assert_eq!(store.push(&mut a, pending(3), AT).unwrap_err().packet, 3);
         assert_eq!((a.packets(), store.first_bytes(&a)), (2, Some(1)));
         assert_eq!(store.pop(&mut b).unwrap().packet, 10);
-        store.push(&mut a, pending(3)).unwrap();
+        store.push(&mut a, pending(3), AT).unwrap();
         let order: [_; 4] = core::array::from_fn(|_| store.pop(&mut a).map(|p| p.packet));
         assert_eq!(order, [Some(1), Some(2), Some(3), None]);
         assert!(a.is_empty() && !b.is_empty() && !store.is_empty());
+        assert_eq!((a.expires_at(), b.expires_at()), (None, Some(AT)));
     }
 
     #[test]
@@ -146,10 +160,10 @@ mod tests {
         store.append(&mut a, &mut b);
         assert!(a.is_empty());
         for packet in [1, 2] {
-            store.push(&mut b, pending(packet)).unwrap();
+            store.push(&mut b, pending(packet), AT).unwrap();
         }
         store.append(&mut a, &mut b);
-        store.push(&mut b, pending(3)).unwrap();
+        store.push(&mut b, pending(3), AT).unwrap();
         store.append(&mut a, &mut b);
         assert_eq!((a.packets(), b.is_empty()), (3, true));
         let order: [_; 4] = core::array::from_fn(|_| store.pop(&mut a).map(|p| p.packet));
@@ -160,7 +174,7 @@ mod tests {
     fn a_queue_has_room_up_to_both_limits() {
         let mut store = PendingStore::new(8).unwrap();
         let mut queue = Queue::default();
-        store.push(&mut queue, pending(100)).unwrap();
+        store.push(&mut queue, pending(100), AT).unwrap();
         assert!(queue.has_room(50, 2, 150));
         assert!(!queue.has_room(51, 2, 150));
         assert!(!queue.has_room(1, 1, 150));

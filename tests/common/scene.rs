@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use ipoib_rs::action::{
-    Action, GroupRecord, OpId, PathRecord, QueuePairChange, SaCapabilities, SaError, VerbError,
+    Action, GroupRecord, PathRecord, QueuePairChange, SaCapabilities, SaError, VerbError,
 };
 use ipoib_rs::counters::{Counter, DropReason};
 use ipoib_rs::event::Event;
@@ -260,7 +260,7 @@ impl Scene {
     fn carry_out(&mut self, action: Action, answer: Answer) {
         match (action, answer) {
             (Action::CancelQuery { op }, _) => {
-                self.held.retain(|held| operation(held) != Some(op));
+                self.held.retain(|held| held.operation() != Some(op));
             }
             (Action::QuerySaCapabilities { op }, _) => {
                 self.bench.capabilities(op, self.capabilities)
@@ -291,27 +291,11 @@ impl Scene {
                 self.bench.verb(op, Ok(()));
             }
             (action, Answer::VerbFailed) => {
-                let op = operation(&action).expect("a verb");
+                let op = action.operation().expect("a verb");
                 self.bench.verb(op, Err(VerbError));
             }
             (action, _) => self.bench.answer(action),
         }
-    }
-}
-
-fn operation(action: &Action) -> Option<OpId> {
-    match *action {
-        Action::AttachGroup { op, .. }
-        | Action::CancelQuery { op }
-        | Action::CreateAddressHandle { op, .. }
-        | Action::DestroyAddressHandle { op, .. }
-        | Action::DetachGroup { op, .. }
-        | Action::JoinGroup { op, .. }
-        | Action::LeaveGroup { op, .. }
-        | Action::ModifyQueuePair { op, .. }
-        | Action::QueryPath { op, .. }
-        | Action::QuerySaCapabilities { op } => Some(op),
-        Action::WakeSendQueue => None,
     }
 }
 

@@ -4,8 +4,8 @@ use super::Fabric;
 use crate::cq::Outcome;
 
 impl Fabric {
-    /// The packets that the fabric holds: sends that were posted and did not leave, copies that were
-    /// not polled, and what was received and not polled. With those of its users that is
+    /// The packets that the fabric holds: sends that were posted and did not leave, copies that
+    /// were not polled, and what was received and not polled. With those of its users that is
     /// [`crate::packet::Pool::outstanding`].
     pub fn packets_held(&self) -> usize {
         let hcas = self.hcas.iter().map(|hca| {

@@ -71,10 +71,7 @@ impl Traffic {
         let payload_bytes = packet_bytes - IP_UDP_BYTES;
         let socket = from.within(|| connect(payload_bytes))?.map_err(failed)?;
         let (sink, statistics) = to.within(|| {
-            (
-                UdpSocket::bind(("10.77.0.2", PORT)),
-                File::open("/proc/thread-self/net/dev"),
-            )
+            (UdpSocket::bind(("10.77.0.2", PORT)), File::open("/proc/thread-self/net/dev"))
         })?;
         let segments = SEGMENTS_MAX.min(SEND_BYTES_MAX / payload_bytes);
         Ok(Self {

@@ -22,10 +22,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<(), Error> {
 }
 
 fn pull_the_cable(stage: &mut Stage<'_>, family: Family) -> Result<(), Error> {
-    stage.say(format_args!(
-        "the port of {} goes down under a ping",
-        HostId::B
-    ))?;
+    stage.say(format_args!("the port of {} goes down under a ping", HostId::B))?;
     let ping = stage.start_ping(HostId::A, &long_ping(family))?;
     stage.world.run_for(Duration::from_millis(300))?;
     stage.world.set_cable(HostId::B, false)?;
@@ -41,19 +38,12 @@ fn pull_the_cable(stage: &mut Stage<'_>, family: Family) -> Result<(), Error> {
 }
 
 fn take_the_interface_down(stage: &mut Stage<'_>) -> Result<(), Error> {
-    stage.say(format_args!(
-        "ip link set ib0 down on {}, then up",
-        HostId::B
-    ))?;
+    stage.say(format_args!("ip link set ib0 down on {}, then up", HostId::B))?;
     stage.world.ip(HostId::B, &["link", "set", "ib0", "down"])?;
-    let is_down = stage
-        .world
-        .run_until(RECOVERY_MAX, |world| world.state_of(HostId::B) == "down")?;
+    let is_down =
+        stage.world.run_until(RECOVERY_MAX, |world| world.state_of(HostId::B) == "down")?;
     let state = stage.world.state_of(HostId::B);
-    stage.check(
-        "the core takes the interface down",
-        Outcome::of(is_down, state),
-    )?;
+    stage.check("the core takes the interface down", Outcome::of(is_down, state))?;
     let has_left = |world: &World<'_>| world.membership_count(HostId::B) == 0;
     stage.world.run_until(RECOVERY_MAX, has_left)?;
     let count = stage.world.membership_count(HostId::B);
@@ -72,9 +62,5 @@ fn take_the_interface_down(stage: &mut Stage<'_>) -> Result<(), Error> {
 
 /// Long enough for the whole story.
 fn long_ping(family: Family) -> Ping {
-    Ping {
-        count: 200,
-        interval: INTERVAL,
-        ..Ping::once(family.address(HostId::B))
-    }
+    Ping { count: 200, interval: INTERVAL, ..Ping::once(family.address(HostId::B)) }
 }

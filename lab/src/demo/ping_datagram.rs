@@ -52,11 +52,7 @@ fn check_too_long(
     target: IpAddr,
     payload_bytes: usize,
 ) -> Result<(), Error> {
-    let ping = Ping {
-        payload_bytes,
-        dont_fragment: true,
-        ..Ping::once(target)
-    };
+    let ping = Ping { payload_bytes, dont_fragment: true, ..Ping::once(target) };
     let report = stage.ping(HostId::A, &ping)?;
     let said = report.errors.first().cloned().unwrap_or_default();
     let is_too_long = said.to_lowercase().contains("message too long");
@@ -79,11 +75,7 @@ fn check_fragmented(stage: &mut Stage<'_>, family: Family) -> Result<(), Error> 
 
 fn check_group(stage: &mut Stage<'_>, family: Family) -> Result<(), Error> {
     let group = family.all_hosts();
-    let ping = Ping {
-        count: 3,
-        interval: Duration::from_millis(20),
-        ..Ping::once(group)
-    };
+    let ping = Ping { count: 3, interval: Duration::from_millis(20), ..Ping::once(group) };
     let report = stage.ping(HostId::A, &ping)?;
     let peer = match family {
         Family::Ipv4 => family.address(HostId::B),
@@ -94,8 +86,5 @@ fn check_group(stage: &mut Stage<'_>, family: Family) -> Result<(), Error> {
     let count = answers.count();
     let is_good = count == report.sent as usize && count > 0;
     let seen = format!("{count} of {} answered by {peer}", report.sent);
-    stage.check(
-        format!("{family}, ping to {group}"),
-        Outcome::of(is_good, seen),
-    )
+    stage.check(format!("{family}, ping to {group}"), Outcome::of(is_good, seen))
 }

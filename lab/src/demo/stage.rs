@@ -105,9 +105,7 @@ impl<'a> Stage<'a> {
     /// [`Error::Interrupted`] and what the system refuses.
     pub(super) fn check_links_up(&mut self) -> Result<(), Error> {
         let start = self.world.now();
-        let is_up = self
-            .world
-            .run_until(LINK_UP_MAX, |world| world.are_links_up())?;
+        let is_up = self.world.run_until(LINK_UP_MAX, |world| world.are_links_up())?;
         let span = self.world.now().saturating_since(start);
         self.check("every interface has a carrier", after(is_up, span))
     }
@@ -149,9 +147,7 @@ impl<'a> Stage<'a> {
     /// [`Error::MissingProgram`], [`Error::System`].
     pub(super) fn start_ping(&mut self, from: HostId, ping: &Ping) -> Result<RunningPing, Error> {
         Ok(RunningPing {
-            running: self
-                .world
-                .start_program(from, tools::PING, &ping.arguments())?,
+            running: self.world.start_program(from, tools::PING, &ping.arguments())?,
             time_max: ping.time_max(),
         })
     }
@@ -162,9 +158,7 @@ impl<'a> Stage<'a> {
     ///
     /// [`Error::Interrupted`] and what the system refuses.
     pub(super) fn finish_ping(&mut self, mut ping: RunningPing) -> Result<Report, Error> {
-        let said = self
-            .world
-            .finish_program(&mut ping.running, ping.time_max)?;
+        let said = self.world.finish_program(&mut ping.running, ping.time_max)?;
         Ok(said.map_or_else(Report::default, |text| Report::parse(&text)))
     }
 
@@ -269,9 +263,7 @@ impl<'a> Stage<'a> {
 
 /// The time of day, since 1970: what ping stamps its answers with.
 pub(super) fn time_of_day() -> Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn after(is_good: bool, span: Duration) -> Outcome {

@@ -25,10 +25,7 @@ pub(super) fn run_restart(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.check("no ping is lost", Outcome::of(is_good, report.summary()))?;
     let after = stage.world.joined_count(HostId::A);
     let seen = format!("{after} of {before}");
-    stage.check(
-        "the groups are joined again",
-        Outcome::of(after == before, seen),
-    )?;
+    stage.check("the groups are joined again", Outcome::of(after == before, seen))?;
     stage.check_answered(
         "IPv6 ping after that",
         HostId::A,
@@ -46,10 +43,7 @@ pub(super) fn run_lid_change(stage: &mut Stage<'_>) -> Result<(), Error> {
         let event = time_of_day();
         stage.world.move_lid(HostId::B)?;
         let new = stage.world.lid_of(HostId::B);
-        stage.say(format_args!(
-            "LID of {} changes from {old} to {new}",
-            HostId::B
-        ))?;
+        stage.say(format_args!("LID of {} changes from {old} to {new}", HostId::B))?;
         let report = stage.finish_ping(ping)?;
         let name = format!("{family} ping goes on with the new LID");
         stage.check_recovery(&name, &report, event, RECOVERY_MAX)?;
@@ -68,9 +62,7 @@ pub(super) fn run_busy(stage: &mut Stage<'_>) -> Result<(), Error> {
         stage.world.ip(host, &["link", "set", "ib0", "down"])?;
     }
     stage.world.run_until(RECOVERY_MAX, |world| {
-        HostId::BOTH
-            .iter()
-            .all(|host| world.state_of(*host) == "down")
+        HostId::BOTH.iter().all(|host| world.state_of(*host) == "down")
     })?;
     stage.world.make_sa_busy(REQUESTS)?;
     for host in HostId::BOTH {

@@ -19,9 +19,7 @@ use crate::tools;
 
 /// Plugs an adapter with one port into the fabric.
 pub(super) fn plug_in(fabric: &mut Fabric, guid: u64) -> Result<PortId, Error> {
-    let hca = fabric
-        .add_hca(&HcaConfig::with_guid(guid))
-        .map_err(interface_error("adapter"))?;
+    let hca = fabric.add_hca(&HcaConfig::with_guid(guid)).map_err(interface_error("adapter"))?;
     let port = fabric.hca_ports(hca).next();
     port.ok_or_else(|| Error::Interface("an adapter without a port".to_owned()))
 }

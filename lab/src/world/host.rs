@@ -1,5 +1,7 @@
 //! A host of the lab: a namespace, a port of the fabric, and interfaces that connect the two.
 
+mod interface;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,8 +24,6 @@ use crate::error::Error;
 use crate::memberships::Memberships;
 use crate::namespace::Namespace;
 use crate::tun::Tun;
-
-mod interface;
 
 pub(super) use interface::LabInterface;
 
@@ -155,16 +155,12 @@ impl LabHost {
             seed: u64::from(self.id.0) << 32 | self.interfaces.len() as u64,
             limits: Limits::DEFAULT,
         };
-        let id = self
-            .node
-            .add_interface(fabric, &config)
-            .map_err(interface_error("interface"))?;
+        let id = self.node.add_interface(fabric, &config).map_err(interface_error("interface"))?;
         let tun = self.namespace.within(|| Tun::create(name))??;
         if let Some(core) = self.node.interface(id) {
             tun.set_mtu(core.mtu())?;
         }
-        self.interfaces
-            .push(LabInterface::new(id, name.to_owned(), tun));
+        self.interfaces.push(LabInterface::new(id, name.to_owned(), tun));
         let link_local = self.id.link_local().into();
         for address in addresses.into_iter().chain([link_local]) {
             self.add_address(name, address)?;
@@ -325,9 +321,7 @@ impl LabHost {
     }
 
     pub(super) fn is_detached(&self) -> bool {
-        self.interfaces
-            .iter()
-            .all(|interface| interface.is_detached)
+        self.interfaces.iter().all(|interface| interface.is_detached)
     }
 
     /// Closes the port and the capture.
@@ -345,11 +339,7 @@ impl LabHost {
     }
 
     fn receive(&mut self, now: Instant, fabric: &mut Fabric, delivered: Delivered) {
-        let Delivered {
-            interface,
-            packet,
-            delivery,
-        } = delivered;
+        let Delivered { interface, packet, delivery } = delivered;
         let pool = fabric.pool_mut();
         match self.interface_mut(interface) {
             Some(interface) => interface.stack.receive(now, packet, delivery, pool),
@@ -358,11 +348,7 @@ impl LabHost {
     }
 
     fn report_too_big(&mut self, fabric: &mut Fabric, too_big: TooBig) {
-        let TooBig {
-            interface,
-            packet,
-            mtu,
-        } = too_big;
+        let TooBig { interface, packet, mtu } = too_big;
         let pool = fabric.pool_mut();
         match self.interface_mut(interface) {
             Some(interface) => interface.stack.handle_too_big(packet, mtu, pool),
@@ -377,9 +363,7 @@ impl LabHost {
         id: InterfaceId,
         event: HostEvent,
     ) -> Result<(), Error> {
-        let Self {
-            node, interfaces, ..
-        } = self;
+        let Self { node, interfaces, .. } = self;
         let Some(interface) = interfaces.iter_mut().find(|other| other.id == id) else {
             return Ok(());
         };

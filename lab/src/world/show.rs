@@ -26,24 +26,19 @@ impl World<'_> {
 
     /// The state of a host's first interface.
     pub(crate) fn state_of(&self, host: HostId) -> &'static str {
-        self.first_interface(host)
-            .map_or("missing", Interface::state_name)
+        self.first_interface(host).map_or("missing", Interface::state_name)
     }
 
     /// The groups of a host's first interface.
     pub(crate) fn group_count(&self, host: HostId) -> usize {
-        self.first_interface(host)
-            .map_or(0, |interface| interface.groups().count())
+        self.first_interface(host).map_or(0, |interface| interface.groups().count())
     }
 
     /// The groups of a host's first interface that are joined.
     pub(crate) fn joined_count(&self, host: HostId) -> usize {
         let interface = self.first_interface(host);
         interface.map_or(0, |interface| {
-            interface
-                .groups()
-                .filter(|group| group.state == "joined")
-                .count()
+            interface.groups().filter(|group| group.state == "joined").count()
         })
     }
 
@@ -60,8 +55,7 @@ impl World<'_> {
 
     /// The LID of a host's port, for people.
     pub(crate) fn lid_of(&self, host: HostId) -> String {
-        self.host(host)
-            .map_or_else(|_| "none".to_owned(), |host| self.port_lid(host))
+        self.host(host).map_or_else(|_| "none".to_owned(), |host| self.port_lid(host))
     }
 
     /// Datagrams that were larger than the fabric's MTU.
@@ -161,8 +155,7 @@ fn neighbors(core: &Interface<Packet>) -> Table<7> {
     for row in core.neighbors() {
         table.push([
             row.address.to_string(),
-            row.lid
-                .map_or("-".to_owned(), |lid| lid.value().to_string()),
+            row.lid.map_or("-".to_owned(), |lid| lid.value().to_string()),
             format!("{:#08x}", row.address.qpn().value()),
             row.state.to_owned(),
             row.mtu.to_string(),
@@ -179,8 +172,7 @@ fn resolved(interface: &LabInterface) -> Table<3> {
         table.push([
             row.ip.to_string(),
             row.state.to_owned(),
-            row.address
-                .map_or("-".to_owned(), |address| address.to_string()),
+            row.address.map_or("-".to_owned(), |address| address.to_string()),
         ]);
     }
     table
@@ -191,8 +183,7 @@ fn groups(core: &Interface<Packet>) -> Table<5> {
     for row in core.groups() {
         table.push([
             row.mgid.to_string(),
-            row.mlid
-                .map_or("-".to_owned(), |mlid| format!("{:#06x}", mlid.value())),
+            row.mlid.map_or("-".to_owned(), |mlid| format!("{:#06x}", mlid.value())),
             row.role.to_owned(),
             row.state.to_owned(),
             row.queued.to_string(),

@@ -15,18 +15,12 @@ pub struct HostLimits {
 
 impl HostLimits {
     /// What a host gets: a datagram of 65507 bytes in fragments of 2044 bytes waits whole, twice.
-    pub const DEFAULT: Self = Self {
-        neighbors_max: 16 * 1024,
-        queue_packets_max: 80,
-        queue_bytes_max: 160 * 1024,
-    };
+    pub const DEFAULT: Self =
+        Self { neighbors_max: 16 * 1024, queue_packets_max: 80, queue_bytes_max: 160 * 1024 };
 
     /// Small enough that a test fills everything.
-    pub const SMALL: Self = Self {
-        neighbors_max: 6,
-        queue_packets_max: 34,
-        queue_bytes_max: 72 * 1024,
-    };
+    pub const SMALL: Self =
+        Self { neighbors_max: 6, queue_packets_max: 34, queue_bytes_max: 72 * 1024 };
 }
 
 /// The wait between two solicitations (RFC 4861 10, RETRANS_TIMER).

@@ -19,17 +19,11 @@ pub(super) enum Neighbor {
     /// Its address is being asked for; packets wait.
     Incomplete(Incomplete),
     /// Its address was confirmed less than [`REACHABLE`] ago.
-    Reachable {
-        address: LinkAddress,
-        until: Instant,
-    },
+    Reachable { address: LinkAddress, until: Instant },
     /// Its address was learned and not confirmed, or long ago.
     Stale { address: LinkAddress },
     /// Its address is in use and being confirmed.
-    Probing {
-        address: LinkAddress,
-        solicit: Solicit,
-    },
+    Probing { address: LinkAddress, solicit: Solicit },
 }
 
 /// A neighbour without an address.
@@ -75,10 +69,7 @@ pub(super) enum Lookup {
 #[derive(Debug)]
 pub(super) enum Expiry {
     /// Ask again, everybody or the address that is known.
-    Retry {
-        source: IpAddr,
-        known: Option<LinkAddress>,
-    },
+    Retry { source: IpAddr, known: Option<LinkAddress> },
     /// The neighbour is given up; these packets waited for it.
     Lost(VecDeque<Packet>),
 }
@@ -94,11 +85,7 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(limits: HostLimits) -> Self {
-        Self {
-            entries: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
-            limits,
-        }
+        Self { entries: BTreeMap::new(), deadlines: BTreeSet::new(), limits }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, &Neighbor)> {
@@ -219,20 +206,14 @@ impl Table {
                 Some(solicit) => {
                     incomplete.solicit = solicit;
                     self.enter(ip, Neighbor::Incomplete(incomplete));
-                    Expiry::Retry {
-                        source: solicit.source,
-                        known: None,
-                    }
+                    Expiry::Retry { source: solicit.source, known: None }
                 }
                 None => Expiry::Lost(incomplete.queue),
             },
             Neighbor::Probing { address, solicit } => match solicit.next(now) {
                 Some(solicit) => {
                     self.enter(ip, Neighbor::Probing { address, solicit });
-                    Expiry::Retry {
-                        source: solicit.source,
-                        known: Some(address),
-                    }
+                    Expiry::Retry { source: solicit.source, known: Some(address) }
                 }
                 // RFC 4861 7.3.3: the entry is deleted, and the next packet asks everybody.
                 None => Expiry::Lost(VecDeque::new()),
@@ -278,14 +259,12 @@ impl Table {
     /// Takes every packet that waits, and forgets every neighbour.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = Packet> {
         self.deadlines.clear();
-        std::mem::take(&mut self.entries)
-            .into_values()
-            .flat_map(|neighbor| match neighbor {
-                Neighbor::Incomplete(incomplete) => incomplete.queue,
-                Neighbor::Reachable { .. } | Neighbor::Stale { .. } | Neighbor::Probing { .. } => {
-                    VecDeque::new()
-                }
-            })
+        std::mem::take(&mut self.entries).into_values().flat_map(|neighbor| match neighbor {
+            Neighbor::Incomplete(incomplete) => incomplete.queue,
+            Neighbor::Reachable { .. } | Neighbor::Stale { .. } | Neighbor::Probing { .. } => {
+                VecDeque::new()
+            }
+        })
     }
 
     /// The only way to change a state.
@@ -294,10 +273,7 @@ impl Table {
             self.deadlines.insert((at, ip));
         }
         let new_deadline = neighbor.deadline();
-        let old_deadline = self
-            .entries
-            .insert(ip, neighbor)
-            .and_then(|old| old.deadline());
+        let old_deadline = self.entries.insert(ip, neighbor).and_then(|old| old.deadline());
         if let Some(at) = old_deadline
             && Some(at) != new_deadline
         {
@@ -345,11 +321,7 @@ impl Neighbor {
 
 impl Solicit {
     fn first(now: Instant, source: IpAddr) -> Self {
-        Self {
-            source,
-            tries: 1,
-            retry_at: now + SOLICIT_RETRY,
-        }
+        Self { source, tries: 1, retry_at: now + SOLICIT_RETRY }
     }
 
     /// `None` if there were enough.

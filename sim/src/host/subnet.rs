@@ -19,10 +19,7 @@ impl Subnet {
     /// `None` if the prefix is longer than the address or the address is none of a host.
     pub fn new(address: IpAddr, prefix_bits: u8) -> Option<Self> {
         let is_host = !address.is_unspecified() && !address.is_multicast();
-        (is_host && prefix_bits <= address_bits(address)).then_some(Self {
-            address,
-            prefix_bits,
-        })
+        (is_host && prefix_bits <= address_bits(address)).then_some(Self { address, prefix_bits })
     }
 
     /// The address.
@@ -57,9 +54,7 @@ impl Subnet {
         let host_bits = 32u8.checked_sub(self.prefix_bits)?;
         match self.address {
             IpAddr::V4(own) if host_bits > 1 => {
-                let host_mask = u32::MAX
-                    .checked_shr(u32::from(self.prefix_bits))
-                    .unwrap_or(0);
+                let host_mask = u32::MAX.checked_shr(u32::from(self.prefix_bits)).unwrap_or(0);
                 Some(Ipv4Addr::from_bits(own.to_bits() | host_mask))
             }
             IpAddr::V4(_) | IpAddr::V6(_) => None,
@@ -116,10 +111,7 @@ mod tests {
 
     #[test]
     fn broadcast_address_ends_in_ones() {
-        assert_eq!(
-            subnet("10.1.2.3/24").broadcast(),
-            Some([10, 1, 2, 255].into())
-        );
+        assert_eq!(subnet("10.1.2.3/24").broadcast(), Some([10, 1, 2, 255].into()));
         assert_eq!(subnet("10.1.2.3/31").broadcast(), None);
         assert_eq!(subnet("10.1.2.3/32").broadcast(), None);
         assert_eq!(subnet("fd00::1/64").broadcast(), None);

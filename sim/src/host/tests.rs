@@ -18,10 +18,7 @@ fn everybody() -> LinkAddress {
 }
 
 fn link_address(number: u32) -> LinkAddress {
-    let gid = Gid::new(
-        Gid::SUBNET_PREFIX_DEFAULT,
-        0x0002_C903_0000_0000 + u64::from(number),
-    );
+    let gid = Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0x0002_C903_0000_0000 + u64::from(number));
     LinkAddress::new(AddressFlags::empty(), Qpn::new(0x40 + number).unwrap(), gid)
 }
 
@@ -50,11 +47,7 @@ impl Pair {
             host.set_link(link_address(number), group().mgid()).unwrap();
             host
         });
-        Self {
-            hosts,
-            pool: Pool::new(PoolLimits::DEFAULT).unwrap(),
-            now: NOW,
-        }
+        Self { hosts, pool: Pool::new(PoolLimits::DEFAULT).unwrap(), now: NOW }
     }
 
     fn ping(&mut self, destination: &str, sequence: u16) {
@@ -63,11 +56,7 @@ impl Pair {
             IpAddr::V6(_) => ip("fd00::1"),
         };
         let mut packet = self.pool.allocate(Echo::header_bytes(source) + 56).unwrap();
-        let echo = Echo {
-            kind: EchoKind::Request,
-            identifier: 1,
-            sequence,
-        };
+        let echo = Echo { kind: EchoKind::Request, identifier: 1, sequence };
         assert!(echo.write(source, ip(destination), packet.bytes_mut()));
         self.hosts[0].send_ip(self.now, packet, &mut self.pool);
     }
@@ -103,10 +92,7 @@ impl Pair {
         if !is_for_it {
             return self.pool.free(frame.packet);
         }
-        let delivery = Delivery {
-            protocol: frame.protocol,
-            cast: Cast::Unicast,
-        };
+        let delivery = Delivery { protocol: frame.protocol, cast: Cast::Unicast };
         self.hosts[to].receive(self.now, frame.packet, delivery, &mut self.pool);
     }
 
@@ -150,18 +136,13 @@ impl Pair {
             })
             .collect();
         let count = frames.len();
-        frames
-            .into_iter()
-            .for_each(|frame| self.pool.free(frame.packet));
+        frames.into_iter().for_each(|frame| self.pool.free(frame.packet));
         count
     }
 
     fn state_of(&self, neighbor: &str) -> Option<&'static str> {
         let ip = ip(neighbor);
-        self.hosts[0]
-            .neighbors()
-            .find(|row| row.ip == ip)
-            .map(|row| row.state)
+        self.hosts[0].neighbors().find(|row| row.ip == ip).map(|row| row.state)
     }
 
     fn finish(mut self) {
@@ -287,10 +268,8 @@ fn announcement_moves_known_neighbors_and_adds_none() {
 #[test]
 fn claim_of_the_own_address_is_counted_and_ignored() {
     let mut pair = Pair::new();
-    pair.hosts[1].set_addresses(vec![
-        "10.0.0.1/24".parse().unwrap(),
-        "fd00::1/64".parse().unwrap(),
-    ]);
+    pair.hosts[1]
+        .set_addresses(vec!["10.0.0.1/24".parse().unwrap(), "fd00::1/64".parse().unwrap()]);
     let Pair { hosts, pool, .. } = &mut pair;
     hosts[1].announce(pool);
     pair.carry();
@@ -304,25 +283,15 @@ fn groups_and_broadcast_addresses_go_to_their_groups() {
     let cases = [
         ("255.255.255.255", everybody()),
         ("10.0.0.255", everybody()),
-        (
-            "224.0.0.1",
-            LinkAddress::multicast(group().mgid_of(ip("224.0.0.1")).unwrap()),
-        ),
-        (
-            "ff02::1",
-            LinkAddress::multicast(group().mgid_of(ip("ff02::1")).unwrap()),
-        ),
+        ("224.0.0.1", LinkAddress::multicast(group().mgid_of(ip("224.0.0.1")).unwrap())),
+        ("ff02::1", LinkAddress::multicast(group().mgid_of(ip("ff02::1")).unwrap())),
     ];
     for (destination, expected) in cases {
         let mut pair = Pair::new();
         pair.ping(destination, 3);
         let log = pair.carry();
         assert_eq!(log[0].1, expected, "{destination}");
-        assert_eq!(
-            pair.echoes().len(),
-            1,
-            "{destination} is answered from a unicast address"
-        );
+        assert_eq!(pair.echoes().len(), 1, "{destination} is answered from a unicast address");
         pair.finish();
     }
 }
@@ -387,10 +356,7 @@ fn stack_is_told_of_a_packet_that_is_too_big() {
     let answer = pair.hosts[0].poll_deliver().unwrap();
     let header = IpHeader::parse(answer.bytes()).unwrap();
     let too_big = TooBig::parse(&header, answer.bytes()).unwrap();
-    assert_eq!(
-        (too_big.mtu, too_big.original_destination),
-        (2044, ip("10.0.0.2"))
-    );
+    assert_eq!((too_big.mtu, too_big.original_destination), (2044, ip("10.0.0.2")));
     assert_eq!(header.destination, ip("10.0.0.1"));
     pair.pool.free(answer);
     pair.finish();
@@ -418,11 +384,7 @@ fn only_a_broadcast_mgid_makes_a_link() {
 #[test]
 fn empty_pool_is_counted_and_the_question_is_repeated() {
     let mut pair = Pair::new();
-    pair.pool = Pool::new(PoolLimits {
-        small_max: 1,
-        large_max: 0,
-    })
-    .unwrap();
+    pair.pool = Pool::new(PoolLimits { small_max: 1, large_max: 0 }).unwrap();
     pair.ping("10.0.0.2", 0);
     assert_eq!(pair.hosts[0].counters().pool_exhausted, 1);
     assert_eq!(pair.lose(), 0);
@@ -438,10 +400,7 @@ fn damaged_neighbor_discovery_is_counted_and_not_delivered() {
     let mut bytes = wire::solicitation_packet(source, target, target, link_address(2));
     bytes[60] ^= 1;
     let packet = pair.pool.allocate_from(&bytes).unwrap();
-    let delivery = Delivery {
-        protocol: EtherType::IPV6,
-        cast: Cast::Unicast,
-    };
+    let delivery = Delivery { protocol: EtherType::IPV6, cast: Cast::Unicast };
     pair.hosts[0].receive(NOW, packet, delivery, &mut pair.pool);
     assert_eq!(pair.hosts[0].counters().malformed_received, 1);
     assert!(pair.hosts[0].poll_deliver().is_none());

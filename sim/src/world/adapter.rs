@@ -11,7 +11,7 @@ use fabric::qp::{QpChange, QpConfig, QpId, QpType, ReceiveRequest, SendRequest};
 use fabric::{CreateError, Fabric};
 use ipoib_rs::action::{HandleId, QueuePairChange, VerbError};
 use ipoib_rs::counters::DropReason;
-use ipoib_rs::ib::{PkeyIndex, Qpn};
+use ipoib_rs::ib::{Mgid, Mlid, PkeyIndex, Qpn};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::packet::{DataPath, DatagramSend, Delivery, PacketBuf, PacketSink, PostReceiveError};
 use ipoib_rs::time::Instant;
@@ -26,6 +26,8 @@ pub(super) struct Adapter {
     send_cq: CqId,
     receive_cq: CqId,
     pub(super) handles: BTreeMap<HandleId, AhId>,
+    /// The groups that the queue pair is attached to.
+    pub(super) groups: BTreeSet<(Mgid, Mlid)>,
     /// Sends that were posted and have not completed.
     pub(super) posted: BTreeSet<u64>,
     /// What the interface may post no more: it reported that it is detached.
@@ -74,6 +76,7 @@ impl Adapter {
             send_cq,
             receive_cq,
             handles: BTreeMap::new(),
+            groups: BTreeSet::new(),
             posted: BTreeSet::new(),
             is_retired: false,
         };
@@ -86,10 +89,6 @@ impl Adapter {
         fabric.destroy_qp(self.qp).is_ok()
             && fabric.destroy_cq(self.send_cq).is_ok()
             && fabric.destroy_cq(self.receive_cq).is_ok()
-    }
-
-    pub(super) const fn qp(&self) -> QpId {
-        self.qp
     }
 
     pub(super) const fn qpn(&self) -> Qpn {
@@ -105,6 +104,30 @@ impl Adapter {
         let has_sends = fabric.req_notify(self.send_cq);
         let has_receives = fabric.req_notify(self.receive_cq);
         has_sends || has_receives
+    }
+
+    pub(super) fn attach(
+        &mut self,
+        fabric: &mut Fabric,
+        mgid: Mgid,
+        mlid: Mlid,
+    ) -> Result<(), VerbError> {
+        let attached = fabric.attach_multicast(self.qp, mgid, mlid);
+        attached.map_err(|_| VerbError)?;
+        self.groups.insert((mgid, mlid));
+        Ok(())
+    }
+
+    pub(super) fn detach(
+        &mut self,
+        fabric: &mut Fabric,
+        mgid: Mgid,
+        mlid: Mlid,
+    ) -> Result<(), VerbError> {
+        let detached = fabric.detach_multicast(self.qp, mgid, mlid);
+        detached.map_err(|_| VerbError)?;
+        self.groups.remove(&(mgid, mlid));
+        Ok(())
     }
 
     pub(super) fn modify(
@@ -153,9 +176,9 @@ impl Queues<'_> {
 
     fn check_retired(&mut self, what: &str) {
         if self.adapter.is_retired {
-            self.records.misdeeds.push(format!(
-                "{what} after the interface reported that it is detached"
-            ));
+            self.records
+                .misdeeds
+                .push(format!("{what} after the interface reported that it is detached"));
         }
     }
 }
@@ -195,10 +218,9 @@ impl DataPath<Packet> for Queues<'_> {
     fn post_send(&mut self, send: DatagramSend, packet: Packet) -> Result<(), Packet> {
         self.check_retired("posted a send");
         let Some(&ah) = self.adapter.handles.get(&send.handle) else {
-            self.records.misdeeds.push(format!(
-                "posted a send with {:?}, which does not exist",
-                send.handle
-            ));
+            self.records
+                .misdeeds
+                .push(format!("posted a send with {:?}, which does not exist", send.handle));
             return Err(packet);
         };
         if self.faults.refuses_send() {
@@ -216,9 +238,7 @@ impl DataPath<Packet> for Queues<'_> {
             Ok(()) => {
                 self.records.held.remove(&identity);
                 if !self.adapter.posted.insert(send.id.to_bits()) {
-                    self.records
-                        .misdeeds
-                        .push(format!("posted {:?} twice", send.id));
+                    self.records.misdeeds.push(format!("posted {:?} twice", send.id));
                 }
                 Ok(())
             }
@@ -233,9 +253,7 @@ impl DataPath<Packet> for Queues<'_> {
         }
         let bytes = u32::try_from(bytes).map_err(|_| PostReceiveError)?;
         let request = ReceiveRequest { wr_id: 0, bytes };
-        self.fabric
-            .post_receive(self.adapter.qp, request)
-            .map_err(|_| PostReceiveError)
+        self.fabric.post_receive(self.adapter.qp, request).map_err(|_| PostReceiveError)
     }
 
     fn fragment(

@@ -17,7 +17,7 @@ use super::checker::Checkers;
 use super::faults::Faults;
 use super::pings::{Pings, Version};
 use super::station::{Site, Station};
-use super::{CONTEXT_SITES, CONTEXT_SUBNET, World};
+use super::{CONTEXT_SITES, CONTEXT_SUBNET, Totals, World};
 use crate::agenda::Agenda;
 use crate::host::{Host, HostConfig, HostLimits, Subnet as IpSubnet};
 use crate::random::Random;
@@ -31,10 +31,7 @@ pub(super) const PKEY_CHILD: u16 = 0x8001;
 pub(super) const PKEY_SPARE: u16 = 0x8002;
 
 /// Small enough that a drought empties it, large enough for every queue in the world.
-const POOL: PoolLimits = PoolLimits {
-    small_max: 4_096,
-    large_max: 32,
-};
+const POOL: PoolLimits = PoolLimits { small_max: 4_096, large_max: 32 };
 
 /// What a world is to be.
 #[derive(Clone, Debug)]
@@ -48,12 +45,7 @@ pub struct WorldBuilder {
 impl WorldBuilder {
     /// Two hosts, nothing goes wrong, nothing is printed.
     pub fn new(seed: u64) -> Self {
-        Self {
-            seed,
-            rules: Rules::calm(),
-            verbosity: Verbosity::Silent,
-            planted: None,
-        }
+        Self { seed, rules: Rules::calm(), verbosity: Verbosity::Silent, planted: None }
     }
 
     /// Sets the rules.
@@ -87,12 +79,7 @@ impl WorldBuilder {
     }
 
     fn try_build(self) -> Result<World, SubnetError> {
-        let Self {
-            seed,
-            rules,
-            verbosity,
-            planted,
-        } = self;
+        let Self { seed, rules, verbosity, planted } = self;
         let mut random = Random::new(!seed);
         let faults = Faults::new(&rules, &mut random);
         let mut fabric = Fabric::new(FabricConfig {
@@ -128,6 +115,7 @@ impl WorldBuilder {
             is_closing: false,
             timeouts_at_once: 0,
             in_flight: 0,
+            totals: Totals::new(),
         };
         for site in 0..world.sites.len() {
             world.bring_port_up(site);
@@ -166,9 +154,7 @@ fn make_subnet(fabric: &mut Fabric) -> Result<Subnet, SubnetError> {
 }
 
 fn add_port(fabric: &mut Fabric, number: u64) -> Result<PortId, CreateError> {
-    let hca = fabric.add_hca(&HcaConfig::with_guid(
-        0x0002_C903_0000_0000 + number * 0x100,
-    ))?;
+    let hca = fabric.add_hca(&HcaConfig::with_guid(0x0002_C903_0000_0000 + number * 0x100))?;
     fabric.hca_ports(hca).next().ok_or(CreateError::Unknown)
 }
 

@@ -62,10 +62,7 @@ impl Checkers {
 
 /// Looks at the whole world.
 pub(super) fn check(world: &mut World) -> Result<(), String> {
-    world
-        .checkers
-        .isolation
-        .observe(world.now, &world.stations, &world.sites, &world.fabric);
+    world.checkers.isolation.observe(world.now, &world.stations, &world.sites, &world.fabric);
     ledger::check(world)?;
     for station in &mut world.stations {
         let index = station.index;

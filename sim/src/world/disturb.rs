@@ -74,7 +74,6 @@ impl World {
             self.restart_sm();
         }
         self.pings.start_over();
-        self.settle();
     }
 
     /// Detaches every interface, for good.
@@ -84,7 +83,6 @@ impl World {
         for station in 0..self.stations.len() {
             self.detach(station);
         }
-        self.settle();
     }
 
     /// Takes the link of a port away.
@@ -141,9 +139,8 @@ impl World {
             return;
         }
         let (limits, seed) = (self.rules.limits, self.random.word());
-        let result = self.with_station(station, |station, ground| {
-            station.attach(ground, limits, seed)
-        });
+        let result =
+            self.with_station(station, |station, ground| station.attach(ground, limits, seed));
         if let Err(error) = result {
             self.fail(FailureKind::Leak, format!("attach: {error:?}"));
         }
@@ -153,9 +150,7 @@ impl World {
     pub fn admin_up(&mut self, station: usize) {
         let now = self.now;
         self.with_station(station, |station, ground| {
-            station.pump(ground, |interface, queues| {
-                interface.handle_admin_up(now, queues)
-            })
+            station.pump(ground, |interface, queues| interface.handle_admin_up(now, queues))
         });
     }
 
@@ -173,9 +168,7 @@ impl World {
     pub fn detach(&mut self, station: usize) {
         let now = self.now;
         self.with_station(station, |station, ground| {
-            station.pump(ground, |interface, queues| {
-                interface.handle_detach(now, queues)
-            })
+            station.pump(ground, |interface, queues| interface.handle_detach(now, queues))
         });
     }
 
@@ -194,8 +187,7 @@ impl World {
             return;
         }
         if let Some(disturbance) = self.rules.disturbance(&mut self.random) {
-            self.trace
-                .record(self.now, Kind::Fault, &[disturbance as u64]);
+            self.trace.record(self.now, Kind::Fault, &[disturbance as u64]);
             self.begin(disturbance);
         }
         self.schedule_disturbance();
@@ -205,9 +197,7 @@ impl World {
         let site = self.random.below(self.sites.len() as u64) as usize;
         let station = self.random.below(self.stations.len() as u64) as usize;
         let visit = self.visit(station);
-        self.note_fault(format_args!(
-            "{disturbance:?} (port {site}, station {station})"
-        ));
+        self.note_fault(format_args!("{disturbance:?} (port {site}, station {station})"));
         match disturbance {
             Disturbance::PortFlap => {
                 self.take_port_down(site);
@@ -250,9 +240,9 @@ impl World {
             }
             Disturbance::Capabilities => {
                 let send_only_full_member = self.random.chance(500);
-                self.subnet.manager_mut().set_capabilities(SaCapabilities {
-                    send_only_full_member,
-                });
+                self.subnet
+                    .manager_mut()
+                    .set_capabilities(SaCapabilities { send_only_full_member });
             }
             Disturbance::SpuriousEvent => self.report_spurious_event(site),
         }
@@ -275,10 +265,8 @@ impl World {
             Recovery::Remove(visit) => self.remove(visit),
             Recovery::LinkUp(site) => {
                 let port = self.sites[site].port;
-                let is_active = self
-                    .fabric
-                    .port_attributes(port, None)
-                    .is_some_and(|port| port.is_active);
+                let is_active =
+                    self.fabric.port_attributes(port, None).is_some_and(|port| port.is_active);
                 if !is_active {
                     self.bring_port_up(site);
                 }
@@ -302,6 +290,9 @@ impl World {
         let Some(attached) = self.stations[visit.station].attached.take() else {
             return;
         };
+        for (name, value) in attached.interface.counters().iter() {
+            *self.totals.entry(name).or_default() += value;
+        }
         if let Err(what) = Checkers::on_removed(visit.station, &attached) {
             self.fail(FailureKind::Leak, what);
         }
@@ -321,10 +312,7 @@ impl World {
     fn restore_pkeys(&mut self, site: usize) {
         let wanted = Pkey::DEFAULT.value();
         let port = self.sites[site].port;
-        let first = self
-            .fabric
-            .port_attributes(port, None)
-            .and_then(|port| port.partition);
+        let first = self.fabric.port_attributes(port, None).and_then(|port| port.partition);
         if first.is_none_or(|first| first.pkey.value() != wanted) {
             // It may stand at another place, while something else is at the first.
             self.revoke_pkey(site, wanted);
@@ -353,9 +341,7 @@ impl World {
 
     /// Whether a port has a child.
     pub(super) fn is_parent(&self, site: usize) -> bool {
-        self.stations
-            .iter()
-            .any(|station| station.site == site && station.pkey.is_some())
+        self.stations.iter().any(|station| station.site == site && station.pkey.is_some())
     }
 
     fn disturb_sa(&mut self, fault: Fault) {

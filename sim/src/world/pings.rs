@@ -85,9 +85,7 @@ impl Pings {
 
     /// Answers since [`Self::start_over`] to pings since then.
     pub(super) fn answered_lately(&self, lane: Lane) -> u64 {
-        self.lanes
-            .get(&lane)
-            .map_or(0, |record| record.answered_lately)
+        self.lanes.get(&lane).map_or(0, |record| record.answered_lately)
     }
 }
 
@@ -117,11 +115,7 @@ fn lane_of(identifier: u16) -> Option<Lane> {
 mod tests {
     use super::*;
 
-    const LANE: Lane = Lane {
-        from: 1,
-        to: 2,
-        version: Version::V6,
-    };
+    const LANE: Lane = Lane { from: 1, to: 2, version: Version::V6 };
 
     #[test]
     fn answer_is_matched_with_its_lane() {

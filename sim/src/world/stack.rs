@@ -12,7 +12,7 @@ use super::build::address_of;
 use super::pings::{Lane, Version};
 use super::{Item, World, checker};
 use crate::host::Frame;
-use crate::host::wire::{Echo, EchoKind, IpHeader};
+use crate::host::wire::{Echo, EchoKind, IpHeader, TooBig};
 use crate::swarm::Planted;
 use crate::trace::Kind;
 use crate::traffic;
@@ -58,7 +58,11 @@ const DATAGRAM_BYTES_MAX: usize = 65_515;
 const HOST_MTU: usize = 2_044;
 /// What a failure tells of a world that is not well.
 const AILMENTS_SHOWN_MAX: usize = 6;
-const GROUPS: [&str; 4] = ["239.1.2.3", "239.1.2.4", "ff02::1:3", "ff05::101"];
+/// Groups that hosts listen to now and then, and send to. Few enough that the smallest table has
+/// room for those that hosts need to find each other.
+const GROUPS: [&str; 2] = ["239.1.2.3", "ff05::101"];
+/// Groups that hosts only send to.
+const GROUPS_UNHEARD: [&str; 2] = ["239.1.2.4", "ff02::1:3"];
 
 impl World {
     /// Sends an echo request of `bytes` bytes along a lane.
@@ -132,24 +136,8 @@ impl World {
                 let packet = traffic::datagram(pool, pair, bytes, dont_fragment);
                 self.send(lane.from, packet);
             }
-            Sending::OversizeGroup | Sending::NewGroup => {
-                let bytes = match sending {
-                    Sending::OversizeGroup => 5_000,
-                    Sending::NewGroup
-                    | Sending::Ping
-                    | Sending::PingGroup
-                    | Sending::Burst
-                    | Sending::Oversize
-                    | Sending::UnknownHost
-                    | Sending::UnknownAddress
-                    | Sending::ChangedGroups => 500,
-                };
-                if let Some(group) = self.some_group(lane.version) {
-                    let pair = (source, group);
-                    let packet = traffic::datagram(self.fabric.pool_mut(), pair, bytes, false);
-                    self.send(lane.from, packet);
-                }
-            }
+            Sending::OversizeGroup => self.send_to_group(lane, 5_000),
+            Sending::NewGroup => self.send_to_group(lane, 500),
             Sending::UnknownHost => {
                 let nobody = match lane.version {
                     Version::V4 => IpAddr::from(Ipv4Addr::new(10, 0, 0, 200)),
@@ -174,10 +162,9 @@ impl World {
 
     /// The fragments of a large datagram, all at once.
     fn send_burst(&mut self, lane: Lane) {
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = self.addresses_of(Lane {
-            version: Version::V4,
-            ..lane
-        }) else {
+        let (IpAddr::V4(source), IpAddr::V4(destination)) =
+            self.addresses_of(Lane { version: Version::V4, ..lane })
+        else {
             return;
         };
         let identification = self.random.word() as u16;
@@ -205,20 +192,26 @@ impl World {
         };
         let to = LinkAddress::new(AddressFlags::empty(), Qpn::GSI, gid);
         if let Some(packet) = self.fabric.allocate(100) {
-            let frame = Frame {
-                to,
-                protocol: EtherType::IPV4,
-                packet,
-            };
+            let frame = Frame { to, protocol: EtherType::IPV4, packet };
             self.with_station(station, |station, ground| {
                 station.transmit_frame(ground, frame);
             });
         }
     }
 
+    fn send_to_group(&mut self, lane: Lane, bytes: usize) {
+        let (source, _) = self.addresses_of(lane);
+        if let Some(group) = self.some_group(lane.version) {
+            let pool = self.fabric.pool_mut();
+            let packet = traffic::datagram(pool, (source, group), bytes, false);
+            self.send(lane.from, packet);
+        }
+    }
+
     fn some_group(&mut self, version: Version) -> Option<IpAddr> {
         let groups: Vec<IpAddr> = GROUPS
             .iter()
+            .chain(&GROUPS_UNHEARD)
             .filter_map(|group| group.parse().ok())
             .filter(|&group| Version::of(group) == version)
             .collect();
@@ -269,16 +262,17 @@ impl World {
             Some(Planted::Trespass) if self.random.chance(10) => self.stations.len() - 1 - station,
             Some(_) | None => station,
         };
-        if let Some(from) = self.station_of(header.source)
+        // What the own host says of a packet that is too big bears the address of its destination.
+        let is_from_link = TooBig::parse(&header, packet.bytes()).is_none();
+        if is_from_link
+            && let Some(from) = self.station_of(header.source)
             && let Err(what) = self.checkers.on_delivery(self.now, from, at)
         {
             self.fail(FailureKind::Safety, what);
         }
         if let Some(echo) = Echo::parse(&header, packet.bytes())
             && echo.kind == EchoKind::Reply
-            && !self
-                .pings
-                .receive(station, (echo.identifier, echo.sequence))
+            && !self.pings.receive(station, (echo.identifier, echo.sequence))
         {
             let what = format!("station {station}: an answer to a ping of nobody");
             self.fail(FailureKind::Safety, what);
@@ -287,22 +281,14 @@ impl World {
 
     fn station_of(&self, address: IpAddr) -> Option<usize> {
         let owns = |station: usize| {
-            self.stations[station]
-                .host
-                .addresses()
-                .iter()
-                .any(|own| own.address() == address)
+            self.stations[station].host.addresses().iter().any(|own| own.address() == address)
         };
         (0..self.stations.len()).find(|&station| owns(station))
     }
 
     fn addresses_of(&self, lane: Lane) -> (IpAddr, IpAddr) {
         let address = |station: usize| {
-            address_of(
-                self.stations[station].site,
-                self.is_child(station),
-                lane.version,
-            )
+            address_of(self.stations[station].site, self.is_child(station), lane.version)
         };
         (address(lane.from), address(lane.to))
     }
@@ -335,7 +321,6 @@ impl World {
                 self.ping(lane, 84);
             }
         }
-        self.settle();
     }
 
     /// Puts everything right and pings until everything works, for at most `span`. What does not by
@@ -365,7 +350,6 @@ impl World {
         for station in 0..self.stations.len() {
             self.with_station(station, |station, ground| station.follow_groups(ground));
         }
-        self.settle();
     }
 
     /// Detaches every interface; what is not given back after `span` is a failure.
@@ -386,21 +370,18 @@ impl World {
 
     /// Whether no interface is left.
     fn is_closed(&self) -> bool {
-        self.stations
-            .iter()
-            .all(|station| station.attached.is_none())
+        self.stations.iter().all(|station| station.attached.is_none())
     }
 
     /// Adds every counter to the trace, so that two runs are compared by them as well.
     pub fn record_counters(&mut self) {
         for station in &self.stations {
-            let Some(attached) = &station.attached else {
-                continue;
-            };
-            let interface = attached.interface.counters().iter();
-            for (_, value) in interface.chain(station.host.counters().iter()) {
-                self.trace.record(self.now, Kind::Report, &[value]);
+            for (name, value) in station.host.counters().iter() {
+                *self.totals.entry(name).or_default() += value;
             }
+        }
+        for &value in self.totals.values() {
+            self.trace.record(self.now, Kind::Report, &[value]);
         }
     }
 }

@@ -1,7 +1,9 @@
-//! A station: a host, an interface of the core, and the shell between the interface and the adapter.
+//! A station: a host, an interface of the core, and the shell between interface and adapter.
 //!
-//! The shell carries out nothing at once: actions, port events and completions become events of the
-//! world's agenda, so that their order is explored.
+//! The shell carries out nothing at once: actions, port events and completions become events of
+//! the world's agenda, so that their order is explored. It is a shell of its own beside
+//! [`fabric`]'s node, because it also watches: it notes every call that the interface makes, can
+//! refuse each of them, and compares what goes in with what comes out.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -24,6 +26,7 @@ use ipoib_rs::wire::Scope;
 use super::adapter::{Adapter, Queues, Records, identity};
 use super::faults::Faults;
 use crate::host::{Frame, Host};
+use crate::swarm::Planted;
 
 /// Frames that wait for room in the send ring; a stack drops what is more.
 const WAITING_FRAMES_MAX: usize = 128;
@@ -71,8 +74,6 @@ pub(super) struct Attached {
     pub(super) is_link_reported_up: bool,
     pub(super) actions: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,
-    /// Sent by the interface's adapter and not yet followed by a completion that was fed.
-    pub(super) completions_fed: u64,
 }
 
 /// What a station works on.
@@ -81,6 +82,7 @@ pub(super) struct Ground<'a> {
     pub(super) fabric: &'a mut Fabric,
     pub(super) faults: &'a mut Faults,
     pub(super) site: &'a mut Site,
+    pub(super) planted: Option<Planted>,
 }
 
 impl Station {
@@ -117,17 +119,9 @@ impl Station {
     ) -> Result<(), CreateError> {
         self.epoch += 1;
         let Ground { fabric, site, .. } = ground;
-        let port = fabric
-            .port_attributes(site.port, self.pkey)
-            .ok_or(CreateError::Unknown)?;
+        let port = fabric.port_attributes(site.port, self.pkey).ok_or(CreateError::Unknown)?;
         let adapter = Adapter::open(fabric, site.port, &limits, self.index as u64)?;
-        let config = Config {
-            qpn: adapter.qpn(),
-            port,
-            scope: Scope::LINK_LOCAL,
-            seed,
-            limits,
-        };
+        let config = Config { qpn: adapter.qpn(), port, scope: Scope::LINK_LOCAL, seed, limits };
         let interface = Interface::attach(config).map_err(|_| CreateError::OutOfMemory)?;
         self.attached = Some(Attached {
             interface,
@@ -140,7 +134,6 @@ impl Station {
             is_link_reported_up: false,
             actions: VecDeque::new(),
             events: VecDeque::new(),
-            completions_fed: 0,
         });
         self.follow_link(ground);
         Ok(())
@@ -215,7 +208,11 @@ impl Station {
             let Some(completion) = completion else {
                 return attached.adapter.arm(ground.fabric);
             };
+            let is_send = matches!(completion.outcome, Outcome::Sent);
             self.feed_completion(ground, completion.wr_id, completion.outcome);
+            if is_send && ground.planted == Some(Planted::DoubleCompletion) {
+                self.feed_send(ground, completion.wr_id, CompletionStatus::Success);
+            }
         }
         true
     }
@@ -244,21 +241,12 @@ impl Station {
         }
     }
 
-    pub(super) fn feed_send(
-        &mut self,
-        ground: &mut Ground<'_>,
-        wr_id: u64,
-        status: CompletionStatus,
-    ) {
+    fn feed_send(&mut self, ground: &mut Ground<'_>, wr_id: u64, status: CompletionStatus) {
         let now = ground.now;
-        if let Some(attached) = &mut self.attached {
-            attached.completions_fed += 1;
-            if !attached.adapter.posted.remove(&wr_id) {
-                attached
-                    .records
-                    .misdeeds
-                    .push(format!("send {wr_id:#x} completed and is not posted"));
-            }
+        if let Some(attached) = &mut self.attached
+            && !attached.adapter.posted.remove(&wr_id)
+        {
+            attached.records.misdeeds.push(format!("send {wr_id:#x} completed and is not posted"));
         }
         self.pump(ground, |interface, queues| {
             interface.handle_send_completion(now, SendId::from_bits(wr_id), status, queues);
@@ -276,18 +264,11 @@ impl Station {
 
     /// When this station wants [`Self::handle_timeout`].
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let interface = self
-            .attached
-            .as_ref()
-            .and_then(|attached| attached.deadline);
-        [
-            interface,
-            self.client.poll_timeout(),
-            self.host.poll_timeout(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let interface = self.attached.as_ref().and_then(|attached| attached.deadline);
+        [interface, self.client.poll_timeout(), self.host.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(super) fn handle_timeout(&mut self, ground: &mut Ground<'_>) {
@@ -324,11 +305,7 @@ impl Station {
     }
 
     pub(super) fn transmit_frame(&mut self, ground: &mut Ground<'_>, frame: Frame) {
-        let Frame {
-            to,
-            protocol,
-            packet,
-        } = frame;
+        let Frame { to, protocol, packet } = frame;
         let now = ground.now;
         if self.attached.is_none() {
             return ground.fabric.pool_mut().free(packet);
@@ -340,11 +317,7 @@ impl Station {
         });
         if let (Some(Err(RingFull(packet))), Some(attached)) = (refused, &mut self.attached) {
             attached.records.held.remove(&identity);
-            attached.waiting.push_front(Frame {
-                to,
-                protocol,
-                packet,
-            });
+            attached.waiting.push_front(Frame { to, protocol, packet });
         }
     }
 
@@ -409,16 +382,8 @@ impl Station {
                 let mad = self.client.request_join(now, op, &request).ok();
                 self.send_mad(ground, op, mad, Answer::Join(Err(SaError::Unusable)));
             }
-            Action::LeaveGroup {
-                op,
-                mgid,
-                port_gid,
-                membership,
-            } => {
-                let mad = self
-                    .client
-                    .request_leave(now, op, mgid, port_gid, membership)
-                    .ok();
+            Action::LeaveGroup { op, mgid, port_gid, membership } => {
+                let mad = self.client.request_leave(now, op, mgid, port_gid, membership).ok();
                 self.send_mad(ground, op, mad, Answer::Leave(Err(SaError::Unusable)));
             }
             Action::QueryPath { op, query } => {
@@ -445,23 +410,15 @@ impl Station {
                 let result = if faults.fails_verb() {
                     Err(VerbError)
                 } else {
-                    fabric
-                        .attach_multicast(adapter.qp(), mgid, mlid)
-                        .map_err(|_| VerbError)
+                    adapter.attach(fabric, mgid, mlid)
                 };
                 (op, result)
             }
-            Action::CreateAddressHandle {
-                op,
-                handle,
-                address,
-            } => {
+            Action::CreateAddressHandle { op, handle, address } => {
                 let created = if faults.fails_handle() {
                     Err(VerbError)
                 } else {
-                    fabric
-                        .create_ah(ground.site.port, &address)
-                        .map_err(|_| VerbError)
+                    fabric.create_ah(ground.site.port, &address).map_err(|_| VerbError)
                 };
                 let result = created.map(|ah| {
                     if adapter.handles.insert(handle, ah).is_some() {
@@ -475,15 +432,9 @@ impl Station {
             }
             Action::DestroyAddressHandle { op, handle } => {
                 let ah = adapter.handles.remove(&handle).ok_or(VerbError);
-                (
-                    op,
-                    ah.and_then(|ah| fabric.destroy_ah(ah).map_err(|_| VerbError)),
-                )
+                (op, ah.and_then(|ah| fabric.destroy_ah(ah).map_err(|_| VerbError)))
             }
-            Action::DetachGroup { op, mgid, mlid } => {
-                let result = fabric.detach_multicast(adapter.qp(), mgid, mlid);
-                (op, result.map_err(|_| VerbError))
-            }
+            Action::DetachGroup { op, mgid, mlid } => (op, adapter.detach(fabric, mgid, mlid)),
             Action::ModifyQueuePair { op, change } => {
                 let result = if faults.fails_verb() {
                     Err(VerbError)
@@ -514,10 +465,7 @@ impl Station {
         mad: Option<[u8; fabric::mad::MAD_BYTES]>,
         failed: Answer,
     ) {
-        let sm = ground
-            .fabric
-            .query_port(ground.site.port)
-            .and_then(|port| port.sm);
+        let sm = ground.fabric.query_port(ground.site.port).and_then(|port| port.sm);
         let sent = match (mad, sm) {
             (Some(mad), Some(sm)) => {
                 let gsi = &mut ground.site.gsi;
@@ -575,12 +523,10 @@ impl Shell for Locked<'_> {
     fn release_packets(&mut self) {
         let records = &mut self.attached.records;
         while let Some((packet, delivery)) = records.delivered.pop_front() {
-            self.host
-                .receive(self.now, packet, delivery, self.fabric.pool_mut());
+            self.host.receive(self.now, packet, delivery, self.fabric.pool_mut());
         }
         while let Some((packet, mtu)) = records.too_big.pop_front() {
-            self.host
-                .handle_too_big(packet, mtu, self.fabric.pool_mut());
+            self.host.handle_too_big(packet, mtu, self.fabric.pool_mut());
         }
     }
 
@@ -590,17 +536,15 @@ impl Shell for Locked<'_> {
 
     fn execute(&mut self, action: Action) {
         if self.attached.adapter.is_retired {
-            self.attached.records.misdeeds.push(format!(
-                "{action:?} after the interface reported that it is detached"
-            ));
+            self.attached
+                .records
+                .misdeeds
+                .push(format!("{action:?} after the interface reported that it is detached"));
         }
         if let Some(op) = operation(&action)
             && !self.attached.operations.insert(op)
         {
-            self.attached
-                .records
-                .misdeeds
-                .push(format!("{op:?} was used twice"));
+            self.attached.records.misdeeds.push(format!("{op:?} was used twice"));
         }
         self.attached.actions.push_back(action);
     }

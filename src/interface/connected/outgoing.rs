@@ -9,13 +9,13 @@ use crate::event::Notice;
 use crate::ib::{Psn, ServiceId};
 use crate::interface::Interface;
 use crate::interface::transmit::Route;
-use crate::limits::{CONNECT_RETRY_FIRST, CONNECT_RETRY_MAX, PENDING_MAX};
-use crate::packet::{DataPath, PacketBuf, PacketSink};
+use crate::limits::{CONNECT_RETRY_FIRST, CONNECT_RETRY_MAX};
+use crate::packet::{DataPath, PacketBuf};
 use crate::path::PathState;
 use crate::send_ring::Via;
 use crate::storage::{Pending, Queue};
 use crate::time::Instant;
-use crate::wire::{ENCAPSULATION_BYTES, EtherType};
+use crate::wire::ENCAPSULATION_BYTES;
 
 use super::Transport;
 
@@ -39,8 +39,7 @@ impl<B: PacketBuf> Interface<B> {
             path: Some(path),
             state: OutgoingState::OpenWanted { attempt: 0 },
             operation: 0,
-            held: Queue::default(),
-            hold_until: None,
+            queue: Queue::default(),
         };
         let Ok(place) = self.connections.outgoing.insert(outgoing) else {
             self.counters.count(Counter::OutgoingTableFull);
@@ -58,12 +57,6 @@ impl<B: PacketBuf> Interface<B> {
         if state.wants_action() {
             self.push_work(Target::Outgoing(place));
         }
-        self.arm_outgoing(place);
-    }
-
-    fn arm_outgoing(&mut self, place: u32) {
-        let Some(outgoing) = self.connections.outgoing.get(place) else { return };
-        self.set_timer(Target::Outgoing(place), outgoing.hold_until);
     }
 
     pub(in crate::interface) fn next_outgoing_action(&mut self, place: u32) -> Option<Action> {
@@ -192,7 +185,7 @@ impl<B: PacketBuf> Interface<B> {
     /// The path does not want its connection any more. What waited for it waits for the path again.
     pub(in crate::interface) fn retire_connection_of(&mut self, path: u32) {
         let Some(place) = self.paths.get(path).and_then(|path| path.connection) else { return };
-        self.requeue_held(place);
+        self.move_waiting(Target::Path(path), Target::Outgoing(place));
         if let Some(path) = self.paths.get_mut(path) {
             path.connection = None;
         }
@@ -255,64 +248,14 @@ impl<B: PacketBuf> Interface<B> {
         true
     }
 
-    /// Keeps a packet that is too large for UD until the connection is decided.
-    pub(in crate::interface) fn hold_for_connection(
-        &mut self,
-        now: Instant,
-        place: u32,
-        protocol: EtherType,
-        packet: B,
-        sink: &mut impl PacketSink<B>,
-    ) {
-        let pending = Self::pending(protocol, packet);
-        let limits = &self.limits;
-        let (packets_max, bytes_max) = (limits.held_packets_max, limits.held_bytes_max);
-        let Some(outgoing) = self.connections.outgoing.get_mut(place) else {
-            self.drop_packet(pending.packet, DropReason::ConnectionQueueFull, sink);
-            return;
-        };
-        if !outgoing.held.has_room(pending.bytes, packets_max, bytes_max) {
-            self.drop_packet(pending.packet, DropReason::ConnectionQueueFull, sink);
-            return;
-        }
-        match self.pending.push(&mut outgoing.held, pending) {
-            Ok(()) => {
-                outgoing.hold_until = outgoing.hold_until.or(Some(now + PENDING_MAX));
-                self.arm_outgoing(place);
-            }
-            Err(pending) => self.drop_packet(pending.packet, DropReason::PendingStoreFull, sink),
-        }
-    }
-
-    pub(in crate::interface) fn take_held(&mut self, place: u32) -> Option<Pending<B>> {
-        let outgoing = self.connections.outgoing.get_mut(place)?;
-        let pending = self.pending.pop(&mut outgoing.held);
-        if pending.is_none() {
-            outgoing.hold_until = None;
-            self.arm_outgoing(place);
-        }
-        pending
-    }
-
     /// The connection is decided: what waited for it goes the way that is open now, behind what waits
     /// for room in the ring.
     fn send_held(&mut self, now: Instant, place: u32, datapath: &mut impl DataPath<B>) {
         let Some(path) = self.connections.outgoing.get(place).and_then(|one| one.path) else {
             return;
         };
-        self.requeue_held(place);
+        self.move_waiting(Target::Path(path), Target::Outgoing(place));
         self.drain_path(now, path, datapath);
-    }
-
-    fn requeue_held(&mut self, place: u32) {
-        let Some(outgoing) = self.connections.outgoing.get_mut(place) else { return };
-        let Some(path_place) = outgoing.path else { return };
-        let Some(path) = self.paths.get_mut(path_place) else { return };
-        self.pending.append(&mut path.queue, &mut outgoing.held);
-        path.hold_until = path.hold_until.or(outgoing.hold_until.take());
-        outgoing.hold_until = None;
-        self.arm_outgoing(place);
-        self.arm_path(path_place);
     }
 
     /// What is held was held long enough: it is dealt with as if there were no connection.
@@ -323,12 +266,13 @@ impl<B: PacketBuf> Interface<B> {
         datapath: &mut impl DataPath<B>,
     ) {
         let Some(outgoing) = self.connections.outgoing.get(place) else { return };
-        if outgoing.hold_until.is_none_or(|until| until > now) {
-            self.arm_outgoing(place);
+        if outgoing.queue.expires_at().is_none_or(|at| at > now) {
+            self.arm(Target::Outgoing(place));
             return;
         }
         let Some(path) = outgoing.path else { return };
-        while let Some(Pending { protocol, packet, bytes: _ }) = self.take_held(place) {
+        while let Some(pending) = self.take_waiting(Target::Outgoing(place)) {
+            let Pending { protocol, packet, bytes: _ } = pending;
             let Some((route, mtu)) = self.datagram_route(path) else {
                 self.drop_packet(packet, DropReason::PendingExpired, datapath);
                 continue;

@@ -86,7 +86,7 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::LeaveWanted { .. }
             | GroupState::Leaving { .. }
             | GroupState::LeaveBackingOff { .. }
-            | GroupState::CancelWanted => self.counters.count(Counter::StaleAnswers),
+            | GroupState::CancelWanted { .. } => self.counters.count(Counter::StaleAnswers),
         }
     }
 
@@ -172,7 +172,7 @@ impl<B: PacketBuf> Interface<B> {
             Renewal::BackingOff { attempt, .. }
                 if is_send_only && attempt >= SEND_ONLY_TRIES_MAX =>
             {
-                self.drop_group_queue(place, DropReason::GroupUnjoined, sink);
+                self.drop_waiting(Target::Group(place), DropReason::GroupUnjoined, sink);
                 self.settle_group(place, sink);
             }
             Renewal::BackingOff { attempt, retry_at } => {
@@ -323,7 +323,7 @@ impl<B: PacketBuf> Interface<B> {
                 | GroupState::LeaveWanted { .. }
                 | GroupState::Leaving { .. }
                 | GroupState::LeaveBackingOff { .. }
-                | GroupState::CancelWanted => {}
+                | GroupState::CancelWanted { .. } => {}
             }
         }
     }

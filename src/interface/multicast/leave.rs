@@ -26,10 +26,12 @@ impl<B: PacketBuf> Interface<B> {
         }
         let unattached = Left { attached: None, then };
         match group.state {
-            GroupState::Joining(_) | GroupState::JoinAbandoned(_) | GroupState::Leaving { .. }
-                if forgets =>
-            {
-                self.enter_group(place, GroupState::CancelWanted);
+            GroupState::Joining(_) | GroupState::Leaving { .. } if forgets => {
+                self.enter_group(place, GroupState::CancelWanted { attached: None });
+            }
+            GroupState::JoinAbandoned(left) if forgets => {
+                let attached = left.attached;
+                self.enter_group(place, GroupState::CancelWanted { attached });
             }
             GroupState::Joining(_) => {
                 self.enter_group(place, GroupState::JoinAbandoned(unattached));
@@ -55,13 +57,16 @@ impl<B: PacketBuf> Interface<B> {
                 self.retire_handle(handle);
                 let left = left_of(&joined, is_attached, then);
                 match renewal {
-                    Renewal::Joining(_) if !forgets => {
+                    Renewal::Joining(_) if forgets => {
+                        let attached = left.attached;
+                        self.enter_group(place, GroupState::CancelWanted { attached });
+                    }
+                    Renewal::Joining(_) => {
                         self.enter_group(place, GroupState::JoinAbandoned(left));
                     }
-                    Renewal::Current
-                    | Renewal::Wanted(_)
-                    | Renewal::Joining(_)
-                    | Renewal::BackingOff { .. } => self.detach_or_leave(place, left, sink),
+                    Renewal::Current | Renewal::Wanted(_) | Renewal::BackingOff { .. } => {
+                        self.detach_or_leave(place, left, sink);
+                    }
                 }
             }
             GroupState::AttachAbandoned(left) => {
@@ -75,7 +80,7 @@ impl<B: PacketBuf> Interface<B> {
             }
             GroupState::JoinAbandoned(_)
             | GroupState::Leaving { .. }
-            | GroupState::CancelWanted => {}
+            | GroupState::CancelWanted { .. } => {}
         }
     }
 
@@ -146,7 +151,7 @@ impl<B: PacketBuf> Interface<B> {
     /// goes.
     pub(super) fn settle_group(&mut self, place: u32, sink: &mut impl PacketSink<B>) {
         if self.groups.get(place).is_some_and(|group| !group.is_wanted) {
-            self.drop_group_queue(place, DropReason::GroupUnjoined, sink);
+            self.drop_waiting(Target::Group(place), DropReason::GroupUnjoined, sink);
         }
         self.forget_group(place);
     }

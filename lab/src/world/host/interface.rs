@@ -162,18 +162,10 @@ impl LabInterface {
                 }
             };
             any = true;
-            let Frame {
-                to,
-                protocol,
-                packet,
-            } = frame;
+            let Frame { to, protocol, packet } = frame;
             let result = node.handle_transmit(now, fabric, self.id, &to, protocol, packet);
             if let Err(RingFull(packet)) = result {
-                self.sending = Sending::Blocked(Frame {
-                    to,
-                    protocol,
-                    packet,
-                });
+                self.sending = Sending::Blocked(Frame { to, protocol, packet });
             }
         }
     }

@@ -67,11 +67,7 @@ impl Arp {
 
     /// The operation.
     pub fn operation(&self) -> ArpOperation {
-        if self.operation.get() == 1 {
-            ArpOperation::Request
-        } else {
-            ArpOperation::Reply
-        }
+        if self.operation.get() == 1 { ArpOperation::Request } else { ArpOperation::Reply }
     }
 
     /// Who sent it.
@@ -130,10 +126,7 @@ mod tests {
 
     #[test]
     fn parse_reads_back_what_was_made() {
-        let reply = Arp::reply(
-            (SENDER, [10, 0, 0, 1].into()),
-            (SENDER, [10, 0, 0, 2].into()),
-        );
+        let reply = Arp::reply((SENDER, [10, 0, 0, 1].into()), (SENDER, [10, 0, 0, 2].into()));
         let parsed = Arp::parse(reply.as_bytes()).unwrap();
         assert_eq!(parsed, reply);
         assert_eq!(parsed.operation(), ArpOperation::Reply);

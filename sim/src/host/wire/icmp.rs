@@ -77,11 +77,7 @@ impl Echo {
             _ => return None,
         };
         let rest = icmp.rest.get();
-        Some(Self {
-            kind,
-            identifier: (rest >> 16) as u16,
-            sequence: rest as u16,
-        })
+        Some(Self { kind, identifier: (rest >> 16) as u16, sequence: rest as u16 })
     }
 
     /// Writes the echo with its IP header in front of a payload that is in place: `bytes` is the
@@ -104,12 +100,7 @@ impl Echo {
             (EchoKind::Reply, IpAddr::V6(_)) => 129,
         };
         let rest = u32::from(self.identifier) << 16 | u32::from(self.sequence);
-        IcmpHeader {
-            kind,
-            code: 0,
-            checksum: U16::ZERO,
-            rest: U32::new(rest),
-        }
+        IcmpHeader { kind, code: 0, checksum: U16::ZERO, rest: U32::new(rest) }
     }
 }
 
@@ -123,10 +114,7 @@ pub fn answer_echo(header: &IpHeader, own: IpAddr, bytes: &mut [u8]) -> bool {
     if echo.kind != EchoKind::Request || has_options || header.total_bytes != bytes.len() {
         return false;
     }
-    let reply = Echo {
-        kind: EchoKind::Reply,
-        ..echo
-    };
+    let reply = Echo { kind: EchoKind::Reply, ..echo };
     reply.write(own, header.source, bytes)
 }
 
@@ -151,12 +139,7 @@ pub fn write_too_big(
         IpAddr::V4(_) => (IPV4_UNREACHABLE, u32::from(u16::try_from(mtu).ok()?)),
         IpAddr::V6(_) => (IPV6_TOO_BIG, u32::try_from(mtu).ok()?),
     };
-    let icmp = IcmpHeader {
-        kind,
-        code,
-        checksum: U16::ZERO,
-        rest: U32::new(rest),
-    };
+    let icmp = IcmpHeader { kind, code, checksum: U16::ZERO, rest: U32::new(rest) };
     let total_bytes = headers_bytes + quoted.len();
     let bytes = out.get_mut(..total_bytes)?;
     bytes.get_mut(headers_bytes..)?.copy_from_slice(quoted);
@@ -176,11 +159,7 @@ impl TooBig {
         // The quotation is cut, so its own lengths cannot be checked: only the addresses are read.
         let quoted = bytes.get(header.header_bytes + ECHO_HEADER_BYTES..header.total_bytes)?;
         let (original_source, original_destination) = quoted_addresses(header, quoted)?;
-        Some(Self {
-            original_source,
-            original_destination,
-            mtu: mtu as usize,
-        })
+        Some(Self { original_source, original_destination, mtu: mtu as usize })
     }
 }
 
@@ -259,11 +238,7 @@ mod tests {
     use super::*;
 
     const PAIRS: [(&str, &str); 2] = [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")];
-    const REQUEST: Echo = Echo {
-        kind: EchoKind::Request,
-        identifier: 0x1234,
-        sequence: 7,
-    };
+    const REQUEST: Echo = Echo { kind: EchoKind::Request, identifier: 0x1234, sequence: 7 };
 
     fn request(source: IpAddr, destination: IpAddr) -> Vec<u8> {
         let mut bytes = vec![0xA5; Echo::header_bytes(source) + 11];
@@ -284,10 +259,7 @@ mod tests {
             let reply = Echo::parse(&header, &bytes).unwrap();
             assert_eq!((reply.kind, reply.sequence), (EchoKind::Reply, 7));
             assert!(bytes.ends_with(&[0xA5; 11]));
-            assert!(
-                !answer_echo(&header, source, &mut bytes),
-                "no reply to a reply"
-            );
+            assert!(!answer_echo(&header, source, &mut bytes), "no reply to a reply");
         }
     }
 
@@ -313,11 +285,8 @@ mod tests {
             assert_eq!(length, answer_bytes);
             let header = IpHeader::parse(&out[..length]).unwrap();
             assert_eq!((header.source, header.destination), (destination, source));
-            let expected = TooBig {
-                original_source: source,
-                original_destination: destination,
-                mtu: 2044,
-            };
+            let expected =
+                TooBig { original_source: source, original_destination: destination, mtu: 2044 };
             assert_eq!(TooBig::parse(&header, &out[..length]), Some(expected));
         }
     }

@@ -160,9 +160,7 @@ impl Ipv4Header {
             && header_bytes >= IPV4_HEADER_BYTES
             && total_bytes >= header_bytes
             && total_bytes <= bytes.len()
-            && Checksum::default()
-                .with(bytes.get(..header_bytes)?)
-                .is_intact();
+            && Checksum::default().with(bytes.get(..header_bytes)?).is_intact();
         is_valid.then_some((header, header_bytes))
     }
 
@@ -300,14 +298,8 @@ mod tests {
     #[test]
     fn fragments_are_known_by_flag_or_offset() {
         let whole = Ipv4Fields::whole([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), Protocol::UDP);
-        let first = Ipv4Fields {
-            more_fragments: true,
-            ..whole
-        };
-        let last = Ipv4Fields {
-            offset_bytes: 8,
-            ..whole
-        };
+        let first = Ipv4Fields { more_fragments: true, ..whole };
+        let last = Ipv4Fields { offset_bytes: 8, ..whole };
         for (fields, is_fragment) in [(whole, false), (first, true), (last, true)] {
             let header = Ipv4Header::new(fields, 0).unwrap();
             let parsed = IpHeader::parse(header.as_bytes()).unwrap();

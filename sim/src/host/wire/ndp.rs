@@ -1,6 +1,7 @@
 //! Neighbour discovery for IPv6 over InfiniBand (RFC 4861, RFC 4391 9.3).
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::Range;
 
 use ipoib_rs::wire::LinkAddress;
 use static_assertions::const_assert_eq;
@@ -128,12 +129,7 @@ pub fn solicitation_packet(
     own: LinkAddress,
 ) -> [u8; NDP_BYTES] {
     let head = Head::new(KIND_SOLICITATION, 0, target);
-    emit(
-        source,
-        destination,
-        head,
-        AddressOption::new(OPTION_SOURCE, own),
-    )
+    emit(source, destination, head, AddressOption::new(OPTION_SOURCE, own))
 }
 
 /// The packet of an advertisement of `target`, an own address at `own`.
@@ -191,12 +187,7 @@ const_assert_eq!(size_of::<AddressOption>(), OPTION_BYTES);
 
 impl AddressOption {
     fn new(kind: u8, address: LinkAddress) -> Self {
-        Self {
-            kind,
-            length: (OPTION_BYTES / 8) as u8,
-            padding: [0; 2],
-            address,
-        }
+        Self { kind, length: (OPTION_BYTES / 8) as u8, padding: [0; 2], address }
     }
 }
 
@@ -241,11 +232,12 @@ fn find_address(mut options: &[u8], kind: u8, subnet_prefix: u64) -> Option<Opti
 }
 
 /// Reads the address of an option in either form. Linux writes the two zero bytes before the
-/// address, FreeBSD behind it; where both readings are possible, the one in the own subnet is right.
+/// address, FreeBSD behind it; where both readings are possible, the one in the own subnet is
+/// right.
 fn read_address(option: &[u8], subnet_prefix: u64) -> Option<LinkAddress> {
-    let read = |address, padding| {
-        let is_padded = option.get::<std::ops::Range<usize>>(padding)? == [0, 0];
-        let address = LinkAddress::from_bytes(option.get::<std::ops::Range<usize>>(address)?)?;
+    let read = |address: Range<usize>, padding: Range<usize>| {
+        let is_padded = option.get(padding)? == [0, 0];
+        let address = LinkAddress::from_bytes(option.get(address)?)?;
         (is_padded && !address.gid().is_multicast()).then_some(address)
     };
     let padded_before = read(4..24, 2..4);
@@ -271,11 +263,7 @@ mod tests {
 
     fn own() -> LinkAddress {
         let qpn = Qpn::new(0x48).unwrap();
-        LinkAddress::new(
-            AddressFlags::RC,
-            qpn,
-            Gid::new(PREFIX, 0x0002_C903_0000_1000),
-        )
+        LinkAddress::new(AddressFlags::RC, qpn, Gid::new(PREFIX, 0x0002_C903_0000_1000))
     }
 
     fn parse(bytes: &[u8]) -> Option<Ndp> {
@@ -297,11 +285,7 @@ mod tests {
         assert_eq!(bytes[40..42], [135, 0]);
         assert_eq!(bytes[64..68], [1, 3, 0, 0]);
         assert_eq!(bytes[68..88], *own().as_bytes());
-        let expected = Solicitation {
-            source: SOURCE,
-            target: TARGET,
-            link_address: Some(own()),
-        };
+        let expected = Solicitation { source: SOURCE, target: TARGET, link_address: Some(own()) };
         assert_eq!(parse(&bytes), Some(Ndp::Solicitation(expected)));
     }
 

@@ -29,9 +29,7 @@ pub(super) fn check(attached: &Attached) -> Result<(), String> {
     let outstanding = attached.interface.sends_outstanding() as usize;
     let posted = attached.adapter.posted.len();
     if outstanding != posted {
-        return Err(format!(
-            "{outstanding} sends outstanding, and {posted} are posted"
-        ));
+        return Err(format!("{outstanding} sends outstanding, and {posted} are posted"));
     }
     Ok(())
 }

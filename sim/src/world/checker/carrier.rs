@@ -44,9 +44,8 @@ pub(super) fn check(attached: &Attached) -> Result<(), String> {
         return Err("the carrier is up and the P_Key is absent".to_owned());
     }
     let broadcast = interface.broadcast();
-    let is_joined = interface
-        .groups()
-        .any(|group| Some(group.mgid) == broadcast && group.mlid.is_some());
+    let is_joined =
+        interface.groups().any(|group| Some(group.mgid) == broadcast && group.mlid.is_some());
     if !is_joined {
         return Err("the carrier is up and the broadcast group is not joined".to_owned());
     }

@@ -27,9 +27,7 @@ struct Stay {
 
 impl Isolation {
     pub(super) fn new(station_count: usize) -> Self {
-        Self {
-            histories: vec![VecDeque::new(); station_count],
-        }
+        Self { histories: vec![VecDeque::new(); station_count] }
     }
 
     pub(super) fn observe(
@@ -50,10 +48,7 @@ impl Isolation {
                 Some(stay) => stay.until = Some(now),
                 None => {}
             }
-            history.push_back(Stay {
-                partition,
-                until: None,
-            });
+            history.push_back(Stay { partition, until: None });
             let is_old = |stay: &Stay| stay.until.is_some_and(|until| until + MEMORY < now);
             while history.front().is_some_and(is_old) {
                 history.pop_front();

@@ -22,9 +22,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         stations.sum::<usize>() + world.fabric.packets_held() + world.in_flight + world.hoard.len();
     let outstanding = world.fabric.pool().outstanding();
     if outstanding != held {
-        return Err(format!(
-            "{outstanding} packets are out, and {held} are held"
-        ));
+        return Err(format!("{outstanding} packets are out, and {held} are held"));
     }
     Ok(())
 }
@@ -32,13 +30,14 @@ pub(super) fn check(world: &World) -> Result<(), String> {
 /// A detached interface has given everything back.
 pub(super) fn check_removed(station: usize, attached: &Attached) -> Result<(), String> {
     let handles = attached.adapter.handles.len();
+    let groups = attached.adapter.groups.len();
     let posted = attached.adapter.posted.len();
     let operations = &attached.operations;
     let queued = attached.interface.packets_queued();
-    if handles + posted + operations.len() + queued as usize > 0 {
+    if handles + groups + posted + operations.len() + queued as usize > 0 {
         return Err(format!(
-            "station {station} is detached with {handles} address handles, {posted} posted sends, \
-             operations {operations:?} and {queued} queued packets"
+            "station {station} is detached with {handles} address handles, {groups} attached \
+             groups, {posted} posted sends, operations {operations:?} and {queued} queued packets"
         ));
     }
     Ok(())
@@ -70,11 +69,9 @@ pub(super) fn check_closed(world: &mut World) -> Result<(), String> {
             ));
         }
         let manager = world.subnet.manager();
-        let membership = manager.groups().find(|group| {
-            manager
-                .members(group.record.mgid)
-                .any(|(member, _)| member == port)
-        });
+        let membership = manager
+            .groups()
+            .find(|group| manager.members(group.record.mgid).any(|(member, _)| member == port));
         if let Some(group) = membership {
             let mgid = group.record.mgid;
             return Err(format!("port {} is still a member of {mgid}", port.index()));
@@ -83,9 +80,7 @@ pub(super) fn check_closed(world: &mut World) -> Result<(), String> {
     let outstanding = world.fabric.pool().outstanding();
     let in_flight = world.in_flight;
     if outstanding != in_flight {
-        return Err(format!(
-            "{outstanding} packets are out, and {in_flight} are in flight"
-        ));
+        return Err(format!("{outstanding} packets are out, and {in_flight} are in flight"));
     }
     Ok(())
 }

@@ -60,9 +60,7 @@ fn check_progress(attached: &Attached) -> Result<(), String> {
         || !attached.adapter.posted.is_empty();
     if waits && !is_moving {
         let queued = interface.packets_queued();
-        return Err(format!(
-            "it is {state} with {queued} packets queued and waits for nothing"
-        ));
+        return Err(format!("it is {state} with {queued} packets queued and waits for nothing"));
     }
     Ok(())
 }
