@@ -6,9 +6,9 @@
 //! duplicates or loses them in between, the lab delivers at once.
 //!
 //! Reading order: [`packet`] (who owns what), [`Fabric`], [`qp`] and [`cq`] (verbs), [`transit`] (a
-//! packet between two ports), [`gsi`] (management datagrams), [`mad`], [`sa`] and [`sm`]
-//! (subnet administration), [`cm`] (connections), [`subnet`] and [`node`] (the two users of all this), [`capture`] (real
-//! bytes).
+//! packet between two ports), [`gsi`] (management datagrams), [`mad`], [`sa`] and [`sm`] (subnet
+//! administration), [`cm`] (connections), [`subnet`] and [`node`] (the two users of all this),
+//! [`capture`] (real bytes).
 
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![forbid(unsafe_code)]
