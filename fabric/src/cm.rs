@@ -66,7 +66,8 @@ pub struct ManagerConfig {
     /// How long the names of a connection and the owner's queue pair stay reserved after its end
     /// (IBA 12.9.8.4).
     pub time_wait: Duration,
-    /// The longest wait that a peer can impose, whatever its messages say: the codes reach to hours.
+    /// The longest wait that a peer can impose, whatever its messages say: the codes reach to
+    /// hours.
     pub wait_max: Duration,
     /// How much time a MRA asks for while the owner decides.
     pub service_timeout: TimeoutCode,
@@ -199,7 +200,8 @@ impl<T: Copy + Ord> Manager<T> {
         })
     }
 
-    /// Reports REQs for a service, with a mask for those whose other bits are anything (IBA 12.9.6).
+    /// Reports REQs for a service, with a mask for those whose other bits are anything (IBA
+    /// 12.9.6).
     ///
     /// # Errors
     ///
@@ -403,9 +405,9 @@ impl<T: Copy + Ord> Manager<T> {
         }
     }
 
-    /// Forgets a tag in any state: it is free, and no event will name it. The peer is told; what has
-    /// to be repeated for that, and the time-wait, go on without the tag. Nothing happens if the tag
-    /// is not in use.
+    /// Forgets a tag in any state: it is free, and no event will name it. The peer is told; what
+    /// has to be repeated for that, and the time-wait, go on without the tag. Nothing happens if
+    /// the tag is not in use.
     pub fn cancel(&mut self, now: Instant, tag: T) {
         self.events.retain(|event| event.tag() != Some(tag));
         let Some(comm_id) = self.table.find_tag(tag) else {

@@ -50,8 +50,8 @@ pub enum Event<T> {
         /// Why.
         rejection: Rejection,
     },
-    /// The peer did not answer. The tag is free if the connection was asked for, and in time-wait if
-    /// it was accepted.
+    /// The peer did not answer. The tag is free if the connection was asked for, and in time-wait
+    /// if it was accepted.
     TimedOut {
         /// The connection.
         tag: T,

@@ -8,8 +8,8 @@ use crate::mad::cm::{CommId, MessageKind};
 
 impl<T: Copy + Ord> Manager<T> {
     /// Does all whose time has come: repeats messages, gives connections up, ends time-waits. With
-    /// more events than can wait the rest is left for the next call; [`Self::poll_timeout`] says so.
-    /// Calls at any other time do nothing.
+    /// more events than can wait the rest is left for the next call; [`Self::poll_timeout`] says
+    /// so. Calls at any other time do nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((deadline, comm_id)) = self.table.deadline_first() {
             if deadline > now || self.events.len() == EVENTS_MAX {
@@ -59,33 +59,7 @@ impl<T: Copy + Ord> Manager<T> {
                 self.counters.timed_out += 1;
                 self.push_event(Event::TimedOut { tag });
             }
-            State::Disconnecting {
-                tag,
-                link,
-                transaction,
-                repetition,
-                is_reported,
-            } => {
-                if let Some(repetition) = repetition.next(now, &timing) {
-                    let state = State::Disconnecting {
-                        tag,
-                        link,
-                        transaction,
-                        repetition,
-                        is_reported,
-                    };
-                    self.table.replace(comm_id, state);
-                    self.counters.mads_repeated += 1;
-                    self.send_disconnect_request(comm_id, link, transaction);
-                    return;
-                }
-                self.enter_time_wait(now, comm_id, tag, Some(link.remote));
-                self.counters.disconnects_unanswered += 1;
-                if let Some(tag) = tag.filter(|_| !is_reported) {
-                    let cause = DisconnectCause::Unanswered;
-                    self.push_event(Event::Disconnected { tag, cause });
-                }
-            }
+            State::Disconnecting { .. } => self.expire_disconnecting(now, comm_id),
             State::TimeWait { tag, .. } => {
                 self.table.remove(comm_id);
                 self.counters.time_waits_exited += 1;
@@ -95,6 +69,41 @@ impl<T: Copy + Ord> Manager<T> {
             }
             // These wait for the owner or the peer, not for a time.
             State::Replied { .. } | State::Requested { .. } | State::Established { .. } => {}
+        }
+    }
+
+    fn expire_disconnecting(&mut self, now: Instant, comm_id: CommId) {
+        let Some(connection) = self.table.get(comm_id) else {
+            return;
+        };
+        let State::Disconnecting {
+            tag,
+            link,
+            transaction,
+            repetition,
+            is_reported,
+        } = connection.state
+        else {
+            return;
+        };
+        if let Some(repetition) = repetition.next(now, &connection.timing) {
+            let state = State::Disconnecting {
+                tag,
+                link,
+                transaction,
+                repetition,
+                is_reported,
+            };
+            self.table.replace(comm_id, state);
+            self.counters.mads_repeated += 1;
+            self.send_disconnect_request(comm_id, link, transaction);
+            return;
+        }
+        self.enter_time_wait(now, comm_id, tag, Some(link.remote));
+        self.counters.disconnects_unanswered += 1;
+        if let Some(tag) = tag.filter(|_| !is_reported) {
+            let cause = DisconnectCause::Unanswered;
+            self.push_event(Event::Disconnected { tag, cause });
         }
     }
 

@@ -338,7 +338,8 @@ impl<T: Copy + Ord> Manager<T> {
                     sent: extended(sent),
                 }
             }
-            // Of another message or state, or a second one: a peer must not prolong a wait for ever.
+            // Of another message or state, or a second one: a peer must not prolong a wait for
+            // ever.
             (
                 State::Requesting { .. }
                 | State::Accepting { .. }

@@ -10,8 +10,8 @@ use super::connection::{Connection, State};
 use super::index::Index;
 use crate::mad::cm::CommId;
 
-/// The table. A communication id is the number of a place and its generation, mixed with a number of
-/// the run.
+/// The table. A communication id is the number of a place and its generation, mixed with a number
+/// of the run.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     places: Vec<Place<T>>,

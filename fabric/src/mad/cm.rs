@@ -1,8 +1,8 @@
 //! Management datagrams of communication management: bytes (IBA 12.6).
 //!
 //! [`parse`] checks what must hold of any of them. What a field means is checked when the meaning
-//! is taken out of the layout ([`RequestWire::request`]), because the answer to a REQ that cannot be
-//! understood is a REJ with its reason. Reserved fields are sent as zero and not looked at on
+//! is taken out of the layout ([`RequestWire::request`]), because the answer to a REQ that cannot
+//! be understood is a REJ with its reason. Reserved fields are sent as zero and not looked at on
 //! receipt.
 
 mod ipoib;

@@ -205,7 +205,7 @@ impl World {
             }
         }
         for host in &mut self.hosts {
-            host.run(self.now, &mut self.fabric, self.is_failing);
+            is_busy |= host.run(self.now, &mut self.fabric, self.is_failing);
         }
         while let Some(transit) = self.fabric.poll_transit() {
             is_busy = true;
@@ -285,12 +285,20 @@ impl World {
 }
 
 impl Host {
-    fn run(&mut self, now: Instant, fabric: &mut Fabric, is_failing: fn(&Action) -> bool) {
+    /// Whether there was an action.
+    fn run(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric,
+        is_failing: fn(&Action) -> bool,
+    ) -> bool {
+        let mut is_busy = false;
         loop {
             self.node.poll(now, fabric);
             let Some(pending) = self.node.poll_action() else {
                 break;
             };
+            is_busy = true;
             if is_failing(&pending.action) {
                 self.node.fail(now, fabric, pending);
             } else {
@@ -307,6 +315,7 @@ impl Host {
             fabric.pool_mut().free(too_big.packet);
         }
         self.events.extend(std::iter::from_fn(|| self.node.poll_event()));
+        is_busy
     }
 
     pub(crate) fn has_seen(&self, event: Event) -> bool {

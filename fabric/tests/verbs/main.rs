@@ -1,6 +1,7 @@
 //! The fabric as its users see it: verbs, multicast, management, captures.
 
 mod captures;
+mod connections;
 mod datagram;
 mod hosts;
 mod management;

@@ -78,8 +78,8 @@ pub struct RequestWire {
     pub qpn_resources: U32,
     /// Local EECN (24 bits), Initiator Depth (8).
     pub eecn_depth: U32,
-    /// Remote EECN (24 bits), Remote CM Response Timeout (5), Transport Service Type (2), End-to-End
-    /// Flow Control (1).
+    /// Remote EECN (24 bits), Remote CM Response Timeout (5), Transport Service Type (2),
+    /// End-to-End Flow Control (1).
     pub eecn_timeout_transport: U32,
     /// Starting PSN (24 bits), Local CM Response Timeout (5), Retry Count (3).
     pub psn_timeout_retries: U32,
