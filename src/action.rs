@@ -3,8 +3,9 @@
 //! Every action may sleep. Its result comes back as an input with the same [`OpId`], exactly once:
 //! a verb that fails says so, a query that nobody answers ends with [`SaError::TimedOut`]. Only a
 //! query that was cancelled need not be answered. A second answer, or one for a request that was
-//! given up meanwhile, is a counted no-op. An object has at most one operation under way, so
-//! actions of different objects may be executed in any order.
+//! given up meanwhile, is a counted no-op. An object has at most one operation under way, except that
+//! [`Action::DestroyConnection`] may follow a drain marker that did not complete; so actions of
+//! different objects may be executed in any order.
 
 use crate::ib::{
     FlowLabel, Gid, IbMtu, Lid, Mgid, Mlid, Pkey, PkeyIndex, Psn, Qkey, Qpn, RateCode, ServiceId,

@@ -89,9 +89,9 @@ pub(crate) enum IncomingState {
     /// (IBA 11.6.3.1, last WQE reached), at the latest at a time.
     AwaitingLastWqe { deadline: Instant },
     /// A marker is to be posted, whose completion comes after all others of the queue pair.
-    MarkerWanted,
-    /// The marker is on its way through the completion queue.
-    Marking,
+    MarkerWanted { deadline: Instant },
+    /// The marker is on its way through the completion queue, at the latest until a time.
+    Marking { deadline: Instant },
     /// To be destroyed.
     DestroyWanted,
     /// Being destroyed.
@@ -126,14 +126,14 @@ impl IncomingState {
         match self {
             Self::AcceptWanted(_)
             | Self::ErrorWanted
-            | Self::MarkerWanted
+            | Self::MarkerWanted { .. }
             | Self::DestroyWanted => true,
             Self::Accepting
             | Self::AcceptingUnwanted
             | Self::Live
             | Self::Erring
             | Self::AwaitingLastWqe { .. }
-            | Self::Marking
+            | Self::Marking { .. }
             | Self::Destroying => false,
         }
     }
@@ -146,23 +146,23 @@ impl IncomingState {
             Self::ErrorWanted
             | Self::Erring
             | Self::AwaitingLastWqe { .. }
-            | Self::MarkerWanted
-            | Self::Marking => "draining",
+            | Self::MarkerWanted { .. }
+            | Self::Marking { .. } => "draining",
             Self::AcceptingUnwanted | Self::DestroyWanted | Self::Destroying => "closing",
         }
     }
 
     pub(crate) fn ends_at(&self) -> Option<Instant> {
         match self {
-            Self::AwaitingLastWqe { deadline } => Some(*deadline),
+            Self::AwaitingLastWqe { deadline }
+            | Self::MarkerWanted { deadline }
+            | Self::Marking { deadline } => Some(*deadline),
             Self::AcceptWanted(_)
             | Self::Accepting
             | Self::AcceptingUnwanted
             | Self::Live
             | Self::ErrorWanted
             | Self::Erring
-            | Self::MarkerWanted
-            | Self::Marking
             | Self::DestroyWanted
             | Self::Destroying => None,
         }
@@ -222,8 +222,8 @@ impl IncomingState {
             | Self::ErrorWanted
             | Self::Erring
             | Self::AwaitingLastWqe { .. }
-            | Self::MarkerWanted
-            | Self::Marking
+            | Self::MarkerWanted { .. }
+            | Self::Marking { .. }
             | Self::DestroyWanted
             | Self::Destroying => false,
         }

@@ -326,6 +326,11 @@ impl Node {
         fabric.modify_qp(link.qp, &QpChange::Error).map_err(|_| VerbError)?;
         self.poll_sends(now, fabric, interface);
         self.poll_connected(now, fabric, interface);
+        // The completion of a drain marker that was given up will not come.
+        let marker = self.links_mut(interface).and_then(|links| links.take_marker(link.qp));
+        if let Some(op) = marker {
+            self.feed_result(now, fabric, interface, op, Err(VerbError));
+        }
         self.destroy_link(fabric, interface, connection);
         Ok(())
     }

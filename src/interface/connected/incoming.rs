@@ -106,8 +106,8 @@ impl<B: PacketBuf> Interface<B> {
                 let op = self.begin_incoming(place, IncomingState::Erring)?;
                 Some(Action::ErrConnection { op, connection })
             }
-            IncomingState::MarkerWanted => {
-                let op = self.begin_incoming(place, IncomingState::Marking)?;
+            IncomingState::MarkerWanted { deadline } => {
+                let op = self.begin_incoming(place, IncomingState::Marking { deadline })?;
                 Some(Action::PostDrainMarker { op, connection })
             }
             IncomingState::DestroyWanted => {
@@ -119,7 +119,7 @@ impl<B: PacketBuf> Interface<B> {
             | IncomingState::Live
             | IncomingState::Erring
             | IncomingState::AwaitingLastWqe { .. }
-            | IncomingState::Marking
+            | IncomingState::Marking { .. }
             | IncomingState::Destroying => None,
         }
     }
@@ -158,11 +158,11 @@ impl<B: PacketBuf> Interface<B> {
                 self.finish_unshared_drain(place);
             }
             // What cannot be drained in order can still be destroyed: the adapter stops first.
-            (IncomingState::Erring | IncomingState::Marking, Err(VerbError)) => {
+            (IncomingState::Erring | IncomingState::Marking { .. }, Err(VerbError)) => {
                 self.counters.count(Counter::IncomingForced);
                 self.enter_incoming(place, IncomingState::DestroyWanted);
             }
-            (IncomingState::Marking, Ok(())) => {
+            (IncomingState::Marking { .. }, Ok(())) => {
                 self.enter_incoming(place, IncomingState::DestroyWanted);
             }
             (IncomingState::Destroying, _) => {
@@ -175,7 +175,7 @@ impl<B: PacketBuf> Interface<B> {
                 | IncomingState::Live
                 | IncomingState::ErrorWanted
                 | IncomingState::AwaitingLastWqe { .. }
-                | IncomingState::MarkerWanted
+                | IncomingState::MarkerWanted { .. }
                 | IncomingState::DestroyWanted,
                 _,
             ) => return false,
@@ -199,8 +199,8 @@ impl<B: PacketBuf> Interface<B> {
             | IncomingState::ErrorWanted
             | IncomingState::Erring
             | IncomingState::AwaitingLastWqe { .. }
-            | IncomingState::MarkerWanted
-            | IncomingState::Marking
+            | IncomingState::MarkerWanted { .. }
+            | IncomingState::Marking { .. }
             | IncomingState::DestroyWanted
             | IncomingState::Destroying => return,
         };
@@ -212,8 +212,8 @@ impl<B: PacketBuf> Interface<B> {
     pub(in crate::interface) fn on_last_wqe(&mut self, connection: ConnectionId) {
         let Some(place) = self.incoming_place(connection) else { return };
         let Some(incoming) = self.connections.incoming.get(place) else { return };
-        if let IncomingState::AwaitingLastWqe { .. } = incoming.state {
-            self.enter_incoming(place, IncomingState::MarkerWanted);
+        if let IncomingState::AwaitingLastWqe { deadline } = incoming.state {
+            self.enter_incoming(place, IncomingState::MarkerWanted { deadline });
         }
     }
 
@@ -231,9 +231,9 @@ impl<B: PacketBuf> Interface<B> {
 
     pub(in crate::interface) fn on_incoming_timeout(&mut self, now: Instant, place: u32) {
         let Some(incoming) = self.connections.incoming.get(place) else { return };
-        if let IncomingState::AwaitingLastWqe { deadline } = incoming.state
-            && deadline <= now
-        {
+        // An adapter that says nothing must not keep the interface. The answer to a marker that is
+        // given up is stale.
+        if incoming.state.ends_at().is_some_and(|deadline| deadline <= now) {
             self.counters.count(Counter::IncomingForced);
             self.enter_incoming(place, IncomingState::DestroyWanted);
         }
