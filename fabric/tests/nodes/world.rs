@@ -286,12 +286,7 @@ impl World {
 
 impl Host {
     /// Whether there was an action.
-    fn run(
-        &mut self,
-        now: Instant,
-        fabric: &mut Fabric,
-        is_failing: fn(&Action) -> bool,
-    ) -> bool {
+    fn run(&mut self, now: Instant, fabric: &mut Fabric, is_failing: fn(&Action) -> bool) -> bool {
         let mut is_busy = false;
         loop {
             self.node.poll(now, fabric);
