@@ -1,5 +1,5 @@
-//! Packets per second and allocations per packet, in memory, on one core: the fabric alone, and the
-//! protocol core, the fabric and the core again.
+//! Packets and bytes per second and allocations per packet, in memory, on one core: the fabric
+//! alone, and the protocol core, the fabric and the core again, by datagrams and by a connection.
 //!
 //! `cargo bench -p fabric` prints a table; the numbers of allocations must be 0. A packet moves
 //! from the sender to the receiver without being copied, and nobody writes or reads its payload
@@ -12,18 +12,21 @@ use fabric::gsi::{AgentId, Gsi, Role};
 use fabric::hca::HcaConfig;
 use fabric::mad::{self, Attribute, PathRecordWire, SA_CLASS};
 use fabric::node::{InterfaceConfig, InterfaceId, Node, NodeConfig};
+use fabric::packet::PoolLimits;
 use fabric::port::{PortId, PortState};
 use fabric::qp::{QpChange, QpConfig, QpId, QpType, ReceiveRequest, SendRequest};
 use fabric::sm::{SmConfig, SmLimits};
 use fabric::subnet::Subnet;
-use fabric::{AsyncEvent, Fabric, FabricConfig};
+use fabric::{Fabric, FabricConfig};
 use ipoib_rs::action::{AddressVector, PathRecord};
 use ipoib_rs::ib::{Gid, IbMtu, Lid, Pkey, PkeyIndex, Qkey, RateCode, ServiceLevel};
-use ipoib_rs::interface::Mode;
+use ipoib_rs::interface::{ConnectedSupport, Mode};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::time::Instant;
-use ipoib_rs::wire::{AddressFlags, BroadcastGroup, EtherType, LinkAddress, Scope};
+use ipoib_rs::wire::{BroadcastGroup, EtherType, LinkAddress, Scope};
 
+/// The largest packet of connected mode.
+const LARGE_BYTES: usize = 65_520;
 /// Packets that are sent before the others look.
 const BATCH_LEN: usize = 64;
 /// Batches of one measurement: some milliseconds, and every one of 10,000 neighbours once.
@@ -32,24 +35,34 @@ const BATCHES: usize = 160;
 const ROUNDS: usize = 200;
 
 fn main() {
-    println!("{:<34} {:>12} {:>8} {:>13}", "", "packets/s", "ns", "alloc/packet");
+    println!("{:<38} {:>11} {:>10} {:>7} {:>13}", "", "packets/s", "MB/s", "ns", "alloc/packet");
     for bytes in [64, 2044] {
         let mut pair = Pair::new();
-        report(&format!("fabric alone, {bytes} bytes"), || pair.exchange(bytes));
+        report(&format!("fabric alone, {bytes} bytes"), bytes, || pair.exchange(bytes));
     }
-    for bytes in [64, 2044] {
-        let mut hosts = Hosts::new(1);
-        report(&format!("core + fabric + core, {bytes} bytes"), || hosts.exchange(bytes));
-    }
+    let [_, datagrams] = [64, 2044].map(|bytes| {
+        let mut hosts = Hosts::new(1, Mode::Datagram);
+        let name = format!("core + fabric + core, {bytes} bytes");
+        report(&name, bytes, || hosts.exchange(bytes))
+    });
+    let [_, messages] = [2044, LARGE_BYTES].map(|bytes| {
+        let mut hosts = Hosts::new(1, Mode::Connected);
+        hosts.assert_connected();
+        let name = format!("the same by a connection, {bytes} bytes");
+        report(&name, bytes, || hosts.exchange(bytes))
+    });
     let [few, many] = [10, 10_000].map(|neighbors| {
-        let mut hosts = Hosts::new(neighbors);
-        report(&format!("the same, 64 bytes, {neighbors} neighbors"), || hosts.exchange(64))
+        let mut hosts = Hosts::new(neighbors, Mode::Datagram);
+        report(&format!("the same, 64 bytes, {neighbors} neighbors"), 64, || hosts.exchange(64))
     });
     println!("rate with 10000 neighbors / with 10: {:.2}", many / few);
+    let ratio = datagrams * 2044.0 / (messages * LARGE_BYTES as f64);
+    println!("cost of a byte by a connection / by 2044-byte datagrams: {ratio:.4}");
 }
 
-/// Measures `batch`, which moves [`BATCH_LEN`] packets, and prints a line. Packets per second.
-fn report(name: &str, mut batch: impl FnMut()) -> f64 {
+/// Measures `batch`, which moves [`BATCH_LEN`] packets of `bytes` bytes, and prints a line. Packets
+/// per second.
+fn report(name: &str, bytes: usize, mut batch: impl FnMut()) -> f64 {
     // Every neighbour's path is in use, every buffer made.
     (0..BATCHES).for_each(|_| batch());
     let allocations = allocation_counter::measure(|| (0..BATCHES).for_each(|_| batch()));
@@ -64,7 +77,9 @@ fn report(name: &str, mut batch: impl FnMut()) -> f64 {
     let packets = (BATCHES * BATCH_LEN) as f64;
     let rate = packets / best.as_secs_f64();
     let per_packet = allocations.count_total as f64 / packets;
-    println!("{name:<34} {rate:>12.0} {:>8.1} {per_packet:>13.6}", 1e9 / rate);
+    let megabytes = rate * bytes as f64 / 1e6;
+    let nanos = 1e9 / rate;
+    println!("{name:<38} {rate:>11.0} {megabytes:>10.0} {nanos:>7.1} {per_packet:>13.6}");
     rate
 }
 
@@ -157,8 +172,9 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn new(neighbor_count: u16) -> Self {
-        let mut fabric = Fabric::new(FabricConfig::DEFAULT).unwrap();
+    fn new(neighbor_count: u16, mode: Mode) -> Self {
+        let pool = PoolLimits { large_max: 2 * BATCH_LEN as u32, ..PoolLimits::DEFAULT };
+        let mut fabric = Fabric::new(FabricConfig { pool, ..FabricConfig::DEFAULT }).unwrap();
         let manager = plug(&mut fabric, 1, 1);
         let config = SmConfig::new(SmLimits::DEFAULT);
         let rate = RateCode::new(3).unwrap();
@@ -169,7 +185,7 @@ impl Hosts {
         let nodes = [2, 3].map(|number| {
             let port = plug(&mut fabric, number, neighbor_count + 1);
             subnet.link_up(&mut fabric, port).unwrap();
-            host(&mut fabric, port)
+            host(&mut fabric, port, mode)
         });
         let mut hosts = Self { fabric, nodes, neighbors: Vec::new(), next: 0 };
         hosts.settle(|fabric| subnet.poll(fabric));
@@ -188,8 +204,7 @@ impl Hosts {
         let gid = |number| Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0x1000_0000 + u64::from(number));
         let aliases = (0..neighbor_count).map(gid);
         self.fabric.set_gids(receiver.port(), 1, aliases.clone()).unwrap();
-        self.neighbors =
-            aliases.map(|gid| LinkAddress::new(AddressFlags::empty(), own.qpn(), gid)).collect();
+        self.neighbors = aliases.map(|gid| LinkAddress::new(own.flags(), own.qpn(), gid)).collect();
         let lid = self.fabric.query_port(receiver.port()).unwrap().lid.unwrap();
         let mut gsi = Gsi::open(&mut self.fabric, manager, 0).unwrap();
         let agent = gsi.register(Role::Server { class: SA_CLASS }).unwrap();
@@ -202,11 +217,17 @@ impl Hosts {
         gsi.close(&mut self.fabric);
     }
 
+    fn assert_connected(&self) {
+        let interface = self.nodes[0].interface(InterfaceId::FIRST).unwrap();
+        let mut rows = interface.neighbors();
+        assert!(rows.all(|row| row.transport == "connected" && row.mtu == LARGE_BYTES));
+    }
+
     fn settle(&mut self, mut manager: impl FnMut(&mut Fabric)) {
         for _ in 0..100 {
-            while let Some(AsyncEvent::Port(port, event)) = self.fabric.poll_event() {
-                for node in self.nodes.iter_mut().filter(|node| node.port() == port) {
-                    node.handle_port_event(Instant::ZERO, &mut self.fabric, event);
+            while let Some(event) = self.fabric.poll_event() {
+                for node in &mut self.nodes {
+                    node.handle_event(Instant::ZERO, &mut self.fabric, event);
                 }
             }
             self.carry();
@@ -267,13 +288,13 @@ fn plug(fabric: &mut Fabric, number: u16, gid_table_len: u16) -> PortId {
     fabric.hca_ports(hca).next().unwrap()
 }
 
-fn host(fabric: &mut Fabric, port: PortId) -> Node {
+fn host(fabric: &mut Fabric, port: PortId, mode: Mode) -> Node {
     let mut node = Node::new(fabric, port, &NodeConfig::with_context(1)).unwrap();
     let config = InterfaceConfig {
         pkey: None,
         scope: Scope::LINK_LOCAL,
-        mode: Mode::Datagram,
-        connected: None,
+        mode,
+        connected: Some(ConnectedSupport { mtu_max: LARGE_BYTES, shares_receives: true }),
         seed: 1,
         limits: Limits { paths_max: 16_384, ..Limits::DEFAULT },
     };
