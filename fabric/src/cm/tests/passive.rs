@@ -229,6 +229,20 @@ fn a_peer_that_uses_a_name_twice_has_forgotten_the_first_connection() {
 }
 
 #[test]
+fn another_transaction_with_the_same_names_is_another_connection() {
+    let mut pair = Pair::requesting();
+    let sent = pair.lose_a();
+    pair.give_b(&sent);
+    let request = pair.take_request();
+    let mut again = sent[0];
+    again[8] ^= 1;
+    pair.give_b(&vec![again]);
+    let answer = pair.lose_b();
+    assert_eq!(rejected_with(&answer), Some(RejectReason::StaleConnection));
+    assert_eq!(events(&mut pair.b), [Event::Withdrawn { request }]);
+}
+
+#[test]
 fn a_request_of_a_queue_pair_that_asked_before_withdraws_the_first() {
     let (mut pair, request) = Pair::requested();
     let again = ManagerConfig {
