@@ -259,6 +259,13 @@ impl Gsi {
         Ok(())
     }
 
+    /// Whether half of the sends are free: one agent that has many datagrams leaves the others
+    /// room.
+    pub fn has_room(&mut self, fabric: &mut Fabric) -> bool {
+        self.reap_sends(fabric);
+        self.handles.len() < QUEUE_LEN as usize / 2
+    }
+
     /// Takes what arrived to the agents, and what was sent back.
     pub fn poll(&mut self, fabric: &mut Fabric) {
         loop {

@@ -173,8 +173,8 @@ impl Outputs {
     }
 }
 
-/// Every path, group, handle and connection, the queue pair, the listener and the SA have one operation under way; a query
-/// may be given up and another one asked before either is executed.
+/// Every path, group, handle and connection, the queue pair, the listener and the SA have one
+/// operation under way; a query may be given up and another one asked before either is executed.
 const fn actions_max(limits: &Limits) -> usize {
     let objects =
         limits.paths_max + limits.groups_max + limits.handles_max() + limits.connections_max() + 3;

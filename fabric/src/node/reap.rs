@@ -31,6 +31,8 @@ impl Node {
             self.cm.handle_mad(now, mad.source, &mad.bytes);
             self.drive_cm(now, fabric);
         }
+        // What found no room on QP1 before.
+        self.drive_cm(now, fabric);
     }
 
     pub(super) fn poll_sends(&mut self, now: Instant, fabric: &mut Fabric, id: InterfaceId) {

@@ -537,3 +537,92 @@ fn a_full_table_of_the_connection_manager_leaves_datagrams() {
     assert_eq!(world.hosts[0].node.cm_counters().connects_table_full, 1);
     world.dismantle();
 }
+
+/// A splitmix64 sequence.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) % end) as usize
+    }
+}
+
+const LOSSES: [fn(&Transit) -> bool; 6] = [
+    |_| false,
+    is_message,
+    is_cm,
+    |transit| is_cm(transit) && transit.header().psn.value() % 3 == 0,
+    |transit| matches!(transit.header().transport, Transport::Response { .. }),
+    |transit| transit.header().psn.value() % 5 == 0,
+];
+const FAILURES: [fn(&Action) -> bool; 5] = [
+    |_| false,
+    |action| matches!(action, Action::OpenConnection { .. }),
+    |action| matches!(action, Action::AcceptConnection { .. } | Action::Listen { .. }),
+    |action| matches!(action, Action::ErrConnection { .. }),
+    |action| matches!(action, Action::PostDrainMarker { .. }),
+];
+
+/// One thing that happens to somebody.
+fn trouble(world: &mut World, dice: &mut Dice, setup: Setup) {
+    let host = dice.below(3);
+    let port = world.hosts[host].port;
+    match dice.below(16) {
+        0 => world.is_lost = LOSSES[dice.below(6)],
+        1 => world.is_failing = FAILURES[dice.below(5)],
+        2 => world.set_mode(host, Mode::Datagram),
+        3 => world.set_mode(host, Mode::Connected),
+        4 => world.subnet.link_down(&mut world.fabric, port).unwrap(),
+        5 => world.subnet.link_up(&mut world.fabric, port).unwrap(),
+        // A node that closes loses what its interface holds.
+        6 if world.interface(host).packets_queued() == 0 => world.crash(host, setup),
+        7 => {
+            let is_wedged = dice.below(2) == 0;
+            world.fabric.set_wedged(world.hosts[host].hca, is_wedged).unwrap();
+        }
+        8 => world.hosts[host].node.refuse_posts(PARENT, dice.below(4) as u32),
+        9 => world.pass(Duration::from_millis(1 << dice.below(12))),
+        10 => world.settle(),
+        _ => {
+            let to = world.address((host + 1 + dice.below(2)) % 3);
+            let packet = large(41 + dice.below(65_479), 1);
+            if let Err(full) = world.send(host, &to, &packet) {
+                world.fabric.pool_mut().free(full.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn after_random_troubles_everybody_is_reached_and_nothing_is_left() {
+    for seed in 0..100 {
+        println!("seed {seed}");
+        let mut dice = Dice(seed);
+        let setup = if seed % 2 == 0 { Setup::CONNECTED } else { Setup::UNSHARED };
+        let mut world = World::with(&[setup; 3], Limits::DEFAULT);
+        for _ in 0..60 {
+            trouble(&mut world, &mut dice, setup);
+        }
+        world.is_lost = |_| false;
+        world.is_failing = |_| false;
+        for host in 0..3 {
+            let (hca, port) = (world.hosts[host].hca, world.hosts[host].port);
+            world.fabric.set_wedged(hca, false).unwrap();
+            world.subnet.link_up(&mut world.fabric, port).unwrap();
+            world.hosts[host].node.refuse_posts(PARENT, 0);
+            world.set_mode(host, Mode::Connected);
+        }
+        world.pass(Duration::from_secs(200));
+        for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
+            let address = world.address(to);
+            world.send(from, &address, b"is there anybody").unwrap();
+            world.pass(Duration::from_secs(10));
+            world.exchange(from, to, seed as u8);
+        }
+        world.dismantle();
+    }
+}
