@@ -599,7 +599,7 @@ fn trouble(world: &mut World, dice: &mut Dice, setup: Setup) {
 
 #[test]
 fn after_random_troubles_everybody_is_reached_and_nothing_is_left() {
-    for seed in 0..100 {
+    for seed in 0..40 {
         println!("seed {seed}");
         let mut dice = Dice(seed);
         let setup = if seed % 2 == 0 { Setup::CONNECTED } else { Setup::UNSHARED };
