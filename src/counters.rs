@@ -143,10 +143,7 @@ pub struct Counters {
 
 impl Default for Counters {
     fn default() -> Self {
-        Self {
-            drops: [0; DropReason::ALL.len()],
-            events: [0; Counter::ALL.len()],
-        }
+        Self { drops: [0; DropReason::ALL.len()], events: [0; Counter::ALL.len()] }
     }
 }
 
@@ -169,12 +166,8 @@ impl Counters {
 
     /// Every counter with its name, drops first.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let drops = DropReason::ALL
-            .iter()
-            .map(|&reason| (reason.name(), self[reason]));
-        let events = Counter::ALL
-            .iter()
-            .map(|&counter| (counter.name(), self[counter]));
+        let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), self[reason]));
+        let events = Counter::ALL.iter().map(|&counter| (counter.name(), self[counter]));
         drops.chain(events)
     }
 

@@ -64,11 +64,7 @@ const EVENTS_MAX: u32 = 64;
 
 impl Events {
     pub(crate) fn new() -> Result<Self, OutOfMemory> {
-        Ok(Self {
-            ring: boxed(EVENTS_MAX, || None)?,
-            head: 0,
-            len: 0,
-        })
+        Ok(Self { ring: boxed(EVENTS_MAX, || None)?, head: 0, len: 0 })
     }
 
     /// Appends, or says that there is no room because nobody polled.

@@ -53,12 +53,7 @@ impl FlushLevel {
             Self::Normal => (false, Counter::FlushesNormal),
             Self::Heavy => (true, Counter::FlushesHeavy),
         };
-        FlushEffects {
-            groups,
-            paths,
-            restarts_queue_pair,
-            counter,
-        }
+        FlushEffects { groups, paths, restarts_queue_pair, counter }
     }
 
     /// What an event undoes, given the port before and after it. The attributes decide and the
@@ -69,13 +64,7 @@ impl FlushLevel {
         before: &PortAttributes,
         after: &PortAttributes,
     ) -> Option<Self> {
-        let PortAttributes {
-            is_active,
-            lid,
-            gid,
-            mtu,
-            partition,
-        } = *after;
+        let PortAttributes { is_active, lid, gid, mtu, partition } = *after;
         let usable = is_active && lid.is_some();
         let was_usable = before.is_active && before.lid.is_some();
         if partition != before.partition {
@@ -115,23 +104,14 @@ mod tests {
         lid: Lid::new(1),
         gid: Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 1),
         mtu: IbMtu::Mtu2048,
-        partition: Some(Partition {
-            pkey: Pkey::DEFAULT,
-            index: PkeyIndex(0),
-        }),
+        partition: Some(Partition { pkey: Pkey::DEFAULT, index: PkeyIndex(0) }),
     };
 
     #[test]
     fn the_attributes_decide_whatever_the_event_is_called() {
-        let down = PortAttributes {
-            is_active: false,
-            ..PORT
-        };
+        let down = PortAttributes { is_active: false, ..PORT };
         let elsewhere = PortAttributes {
-            partition: Some(Partition {
-                pkey: Pkey::DEFAULT,
-                index: PkeyIndex(5),
-            }),
+            partition: Some(Partition { pkey: Pkey::DEFAULT, index: PkeyIndex(5) }),
             ..PORT
         };
         let all = [
@@ -144,15 +124,9 @@ mod tests {
             PortEvent::SmChanged,
         ];
         for event in all {
-            assert_eq!(
-                FlushLevel::of(event, &PORT, &down),
-                Some(FlushLevel::Normal)
-            );
+            assert_eq!(FlushLevel::of(event, &PORT, &down), Some(FlushLevel::Normal));
             assert_eq!(FlushLevel::of(event, &down, &PORT), None);
-            assert_eq!(
-                FlushLevel::of(event, &PORT, &elsewhere),
-                Some(FlushLevel::Heavy)
-            );
+            assert_eq!(FlushLevel::of(event, &PORT, &elsewhere), Some(FlushLevel::Heavy));
         }
     }
 
@@ -167,19 +141,9 @@ mod tests {
 
     #[test]
     fn another_lid_is_light_under_any_event() {
-        let moved = PortAttributes {
-            lid: Lid::new(2),
-            ..PORT
-        };
-        for event in [
-            PortEvent::LidChanged,
-            PortEvent::PkeyChanged,
-            PortEvent::GidChanged,
-        ] {
-            assert_eq!(
-                FlushLevel::of(event, &PORT, &moved),
-                Some(FlushLevel::Light)
-            );
+        let moved = PortAttributes { lid: Lid::new(2), ..PORT };
+        for event in [PortEvent::LidChanged, PortEvent::PkeyChanged, PortEvent::GidChanged] {
+            assert_eq!(FlushLevel::of(event, &PORT, &moved), Some(FlushLevel::Light));
         }
     }
 }

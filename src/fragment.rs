@@ -75,11 +75,7 @@ impl Iterator for Fragments {
         if self.rest.is_empty() {
             return None;
         }
-        let header = if self.is_at_start() {
-            self.first
-        } else {
-            self.later
-        };
+        let header = if self.is_at_start() { self.first } else { self.later };
         let room = self.mtu.saturating_sub(header.header_bytes());
         let rest_bytes = self.rest.len();
         // RFC 791 3.2: the last piece takes what is left and the MF flag of the whole; the others
@@ -119,9 +115,7 @@ fn copied_options(header: &Ipv4Header) -> Option<([u8; IPV4_OPTIONS_BYTES_MAX], 
                 let (option, after) = rest.split_at_checked(bytes.into())?;
                 if kind & OPTION_COPIED != 0 {
                     let room = copied.get_mut(length..)?;
-                    room.iter_mut()
-                        .zip(option)
-                        .for_each(|(to, from)| *to = *from);
+                    room.iter_mut().zip(option).for_each(|(to, from)| *to = *from);
                     length = length.saturating_add(option.len());
                 }
                 after
@@ -192,10 +186,8 @@ mod tests {
         let pieces = fragments(&packet(0, &[], &payload), 2044);
         let lengths: Vec<usize> = pieces.iter().map(|piece| piece.len() - 20).collect();
         assert_eq!(lengths, [2024, 2024, 2024, 2024, 2024, 2024, 216]);
-        let offsets: Vec<usize> = pieces
-            .iter()
-            .map(|piece| header(piece).offset_bytes() / 8)
-            .collect();
+        let offsets: Vec<usize> =
+            pieces.iter().map(|piece| header(piece).offset_bytes() / 8).collect();
         assert_eq!(offsets, [0, 253, 506, 759, 1012, 1265, 1518]);
         assert!(pieces.iter().all(|piece| piece[4..6] == [0xBE, 0xEF]));
         assert_eq!(reassembled(&pieces), (payload, false));
@@ -211,9 +203,7 @@ mod tests {
     fn only_copied_options_go_into_later_fragments() {
         // Record route (7, not copied), NOP, stream id (136, copied), router alert (148, copied),
         // end of list.
-        let options = [
-            7, 3, 4, 1, 136, 4, 0xAA, 0xBB, 148, 4, 0, 0, 1, 130, 3, 9, 0, 0, 0, 0,
-        ];
+        let options = [7, 3, 4, 1, 136, 4, 0xAA, 0xBB, 148, 4, 0, 0, 1, 130, 3, 9, 0, 0, 0, 0];
         let pieces = fragments(&packet(0, &options, &[0; 100]), 80);
         assert_eq!(header(&pieces[0]).bytes()[20..], options);
         let copied = [136, 4, 0xAA, 0xBB, 148, 4, 0, 0, 130, 3, 9, 0];
@@ -227,12 +217,7 @@ mod tests {
 
     #[test]
     fn options_that_run_beyond_the_header_are_refused() {
-        for options in [
-            [0x94, 5, 0, 0],
-            [0x94, 1, 0, 0],
-            [1, 1, 1, 0x94],
-            [7, 0, 0, 0],
-        ] {
+        for options in [[0x94, 5, 0, 0], [0x94, 1, 0, 0], [1, 1, 1, 0x94], [7, 0, 0, 0]] {
             let bytes = packet(0, &options, &[0; 64]);
             assert_eq!(Fragments::new(&header(&bytes), 48), None, "{options:?}");
         }

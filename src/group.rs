@@ -64,24 +64,11 @@ pub(crate) enum GroupState {
     /// The queue pair is being attached.
     Attaching(Joined),
     /// The address handle is being made.
-    Addressing {
-        joined: Joined,
-        is_attached: bool,
-        handle: u32,
-    },
+    Addressing { joined: Joined, is_attached: bool, handle: u32 },
     /// The adapter could not attach or address it; it is asked again at a time.
-    Unusable {
-        joined: Joined,
-        is_attached: bool,
-        retry_at: Instant,
-    },
+    Unusable { joined: Joined, is_attached: bool, retry_at: Instant },
     /// Packets go out, and come in if attached.
-    Ready {
-        joined: Joined,
-        is_attached: bool,
-        handle: u32,
-        renewal: Renewal,
-    },
+    Ready { joined: Joined, is_attached: bool, handle: u32, renewal: Renewal },
     /// Given up while the SA was being asked. What is left follows its answer.
     JoinAbandoned(Left),
     /// Given up while the queue pair was being attached.
@@ -201,10 +188,7 @@ impl GroupState {
             | Self::DetachWanted(_)
             | Self::LeaveWanted { .. }
             | Self::CancelWanted
-            | Self::Ready {
-                renewal: Renewal::Wanted(_),
-                ..
-            } => true,
+            | Self::Ready { renewal: Renewal::Wanted(_), .. } => true,
             Self::Idle
             | Self::Joining(_)
             | Self::BackingOff { .. }
@@ -226,10 +210,7 @@ impl GroupState {
             Self::BackingOff { retry_at, .. }
             | Self::Unusable { retry_at, .. }
             | Self::LeaveBackingOff { retry_at, .. }
-            | Self::Ready {
-                renewal: Renewal::BackingOff { retry_at, .. },
-                ..
-            } => Some(*retry_at),
+            | Self::Ready { renewal: Renewal::BackingOff { retry_at, .. }, .. } => Some(*retry_at),
             Self::Idle
             | Self::JoinWanted(_)
             | Self::Joining(_)
@@ -255,14 +236,8 @@ impl GroupState {
             | Self::Addressing { joined, .. }
             | Self::Unusable { joined, .. }
             | Self::Ready { joined, .. }
-            | Self::DetachWanted(Left {
-                then: AfterLeft::Attach(joined),
-                ..
-            })
-            | Self::Detaching(Left {
-                then: AfterLeft::Attach(joined),
-                ..
-            }) => Some(joined),
+            | Self::DetachWanted(Left { then: AfterLeft::Attach(joined), .. })
+            | Self::Detaching(Left { then: AfterLeft::Attach(joined), .. }) => Some(joined),
             Self::Idle
             | Self::JoinWanted(_)
             | Self::Joining(_)
@@ -287,10 +262,7 @@ impl GroupState {
             Self::AttachWanted(_) | Self::Attaching(_) => "attaching",
             Self::Addressing { .. } => "addressing",
             Self::Unusable { .. } => "unusable",
-            Self::Ready {
-                renewal: Renewal::Current,
-                ..
-            } => "joined",
+            Self::Ready { renewal: Renewal::Current, .. } => "joined",
             Self::Ready { .. } => "renewing",
             Self::JoinAbandoned(_)
             | Self::AttachAbandoned(_)
@@ -306,20 +278,9 @@ impl GroupState {
 
 /// Where packets to a group go. Multicast packets always carry a GRH (IBA 9.6.1.5.1).
 pub(crate) fn address_vector(record: &GroupRecord) -> AddressVector {
-    let GroupParameters {
-        rate,
-        sl,
-        global,
-        qkey: _,
-        mtu: _,
-        packet_life_time: _,
-    } = record.parameters;
-    AddressVector {
-        lid: record.mlid.value(),
-        sl,
-        rate,
-        grh: Some((record.mgid.gid(), global)),
-    }
+    let GroupParameters { rate, sl, global, qkey: _, mtu: _, packet_life_time: _ } =
+        record.parameters;
+    AddressVector { lid: record.mlid.value(), sl, rate, grh: Some((record.mgid.gid(), global)) }
 }
 
 /// How long to wait after try number `attempt` failed: doubled each time up to [`RETRY_MAX`], plus
@@ -329,9 +290,7 @@ pub(crate) fn back_off(attempt: u8, jitter: u64) -> Duration {
     let doubled = RETRY_FIRST.saturating_mul(1u32.checked_shl(attempt.into()).unwrap_or(u32::MAX));
     let quarter = doubled.as_nanos() as u64 / 4;
     let jitter = jitter.checked_rem(quarter.saturating_add(1)).unwrap_or(0);
-    doubled
-        .saturating_add(Duration::from_nanos(jitter))
-        .min(RETRY_MAX)
+    doubled.saturating_add(Duration::from_nanos(jitter)).min(RETRY_MAX)
 }
 
 /// All groups of an interface.
@@ -343,10 +302,7 @@ pub(crate) struct Groups {
 
 impl Groups {
     pub(crate) fn new(len: u32, seed: u64) -> Result<Self, OutOfMemory> {
-        Ok(Self {
-            slots: Slab::new(len)?,
-            index: Index::new(len, seed)?,
-        })
+        Ok(Self { slots: Slab::new(len)?, index: Index::new(len, seed)? })
     }
 
     pub(crate) fn find(&self, mgid: Mgid) -> Option<u32> {
@@ -403,9 +359,7 @@ impl Groups {
         let Target::Group(place) = op.target else {
             return None;
         };
-        self.get(place)
-            .filter(|group| group.operation == op.generation)
-            .map(|_| place)
+        self.get(place).filter(|group| group.operation == op.generation).map(|_| place)
     }
 
     pub(crate) fn capacity(&self) -> u32 {

@@ -39,21 +39,13 @@ pub(crate) enum HandleState {
 
 impl Handles {
     pub(crate) fn new(len: u32) -> Result<Self, OutOfMemory> {
-        Ok(Self {
-            slots: Slab::new(len)?,
-        })
+        Ok(Self { slots: Slab::new(len)? })
     }
 
     /// Takes a place; `None` if all are taken.
     pub(crate) fn create(&mut self, owner: Target, address: AddressVector) -> Option<u32> {
         let state = HandleState::CreateWanted(address);
-        self.slots
-            .insert(Handle {
-                owner,
-                operation: 0,
-                state,
-            })
-            .ok()
+        self.slots.insert(Handle { owner, operation: 0, state }).ok()
     }
 
     pub(crate) fn get_mut(&mut self, handle: u32) -> Option<&mut Handle> {
@@ -99,10 +91,7 @@ impl Handles {
 
     /// A send that uses the handle was posted.
     pub(crate) fn on_posted(&mut self, handle: u32) {
-        if let Some(Handle {
-            state: HandleState::Live { sends },
-            ..
-        }) = self.slots.get_mut(handle)
+        if let Some(Handle { state: HandleState::Live { sends }, .. }) = self.slots.get_mut(handle)
         {
             *sends += 1;
         }
@@ -162,10 +151,7 @@ mod tests {
         assert!(!handles.retire(handle));
         let done: [bool; 4] = core::array::from_fn(|_| handles.on_completed(handle));
         assert_eq!(done, [false, false, false, true]);
-        assert_eq!(
-            handles.get_mut(handle).unwrap().state,
-            HandleState::DestroyWanted
-        );
+        assert_eq!(handles.get_mut(handle).unwrap().state, HandleState::DestroyWanted);
         assert!(!handles.on_completed(handle) && !handles.retire(handle));
     }
 
@@ -175,10 +161,7 @@ mod tests {
         let handle = live(&mut handles);
         handles.get_mut(handle).unwrap().state = HandleState::Creating;
         assert!(!handles.retire(handle));
-        assert_eq!(
-            handles.get_mut(handle).unwrap().state,
-            HandleState::CreatingUnwanted
-        );
+        assert_eq!(handles.get_mut(handle).unwrap().state, HandleState::CreatingUnwanted);
         handles.remove(handle);
         assert!(handles.is_empty());
     }

@@ -17,11 +17,7 @@ impl Lid {
 
     /// `None` for the reserved LID 0 and for multicast and permissive LIDs.
     pub const fn new(value: u16) -> Option<Self> {
-        if value >= 1 && value <= Self::MAX.0 {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value >= 1 && value <= Self::MAX.0 { Some(Self(value)) } else { None }
     }
 
     /// The 16 bits of the identifier.
@@ -42,11 +38,7 @@ impl Mlid {
 
     /// `None` for anything outside the multicast range.
     pub const fn new(value: u16) -> Option<Self> {
-        if value >= Self::MIN.0 && value <= Self::MAX.0 {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value >= Self::MIN.0 && value <= Self::MAX.0 { Some(Self(value)) } else { None }
     }
 
     /// The 16 bits of the identifier.
@@ -67,11 +59,7 @@ impl Qpn {
 
     /// `None` above 24 bits.
     pub const fn new(value: u32) -> Option<Self> {
-        if value <= Self::MULTICAST.0 {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value <= Self::MULTICAST.0 { Some(Self(value)) } else { None }
     }
 
     /// From three bytes, big endian.
@@ -102,11 +90,7 @@ impl Pkey {
 
     /// `None` for the invalid key, whose low 15 bits are zero (IBA 10.9.2).
     pub const fn new(value: u16) -> Option<Self> {
-        if value & !Self::MEMBERSHIP == 0 {
-            None
-        } else {
-            Some(Self(value))
-        }
+        if value & !Self::MEMBERSHIP == 0 { None } else { Some(Self(value)) }
     }
 
     /// The 16 bits of the key.
@@ -218,11 +202,7 @@ pub struct Mgid(Gid);
 impl Mgid {
     /// `None` for a unicast GID.
     pub const fn new(gid: Gid) -> Option<Self> {
-        if gid.is_multicast() {
-            Some(Self(gid))
-        } else {
-            None
-        }
+        if gid.is_multicast() { Some(Self(gid)) } else { None }
     }
 
     /// From the 120 bits after the first byte; the first byte is `0xFF` whatever it is in `bits`.
@@ -321,11 +301,7 @@ pub struct FlowLabel(u32);
 impl FlowLabel {
     /// `None` above 20 bits.
     pub const fn new(value: u32) -> Option<Self> {
-        if value < 1 << 20 {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value < 1 << 20 { Some(Self(value)) } else { None }
     }
 
     /// The label.

@@ -158,11 +158,7 @@ impl Objects {
     const fn new(limits: &Limits) -> Self {
         let groups_from = limits.paths_max;
         let handles_from = groups_from + limits.groups_max;
-        Self {
-            groups_from,
-            handles_from,
-            queue_pair: handles_from + limits.handles_max(),
-        }
+        Self { groups_from, handles_from, queue_pair: handles_from + limits.handles_max() }
     }
 
     const fn count(&self) -> u32 {
@@ -201,13 +197,7 @@ impl<B: PacketBuf> Interface<B> {
     ///
     /// [`AttachError`].
     pub fn attach(config: Config) -> Result<Self, AttachError> {
-        let Config {
-            qpn,
-            port,
-            scope,
-            seed,
-            limits,
-        } = config;
+        let Config { qpn, port, scope, seed, limits } = config;
         if !limits.are_usable() {
             return Err(AttachError::LimitInvalid);
         }
@@ -227,9 +217,7 @@ impl<B: PacketBuf> Interface<B> {
                 reopen_at: None,
             },
             sa: SaKnowledge::default(),
-            broadcast: port
-                .partition
-                .map(|own| BroadcastGroup::new(scope, own.pkey)),
+            broadcast: port.partition.map(|own| BroadcastGroup::new(scope, own.pkey)),
             qkey: Qkey(0),
             datagram_mtu: port.mtu.bytes() - ENCAPSULATION_BYTES,
             paths: Paths::new(limits.paths_max, seed.draw())?,
@@ -484,10 +472,7 @@ impl<B: PacketBuf> Interface<B> {
     /// A new operation for an object; the answer to any earlier one is stale from now on.
     fn begin_operation(&mut self, target: Target) -> OpId {
         self.generation = self.generation.wrapping_add(1);
-        OpId {
-            target,
-            generation: self.generation,
-        }
+        OpId { target, generation: self.generation }
     }
 
     fn push_work(&mut self, target: Target) {
@@ -505,9 +490,6 @@ impl<B: PacketBuf> Interface<B> {
             && self.pending.is_empty()
             && self.sends.outstanding() == 0
             && self.queue_pair.state == QueuePairState::Reset
-            && self
-                .groups
-                .iter()
-                .all(|(_, group)| group.state == GroupState::Idle)
+            && self.groups.iter().all(|(_, group)| group.state == GroupState::Idle)
     }
 }

@@ -76,8 +76,7 @@ impl Limits {
             group_queue_bytes_max,
             pending_packets_max,
         ];
-        all.into_iter()
-            .all(|limit| (1..=LIMIT_MAX).contains(&limit))
+        all.into_iter().all(|limit| (1..=LIMIT_MAX).contains(&limit))
     }
 
     /// Address handles: one per path and group, as many again that are being replaced.

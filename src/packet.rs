@@ -128,10 +128,7 @@ impl SendId {
 
     /// From a work request id. Any value is legal: one that was never posted is stale.
     pub const fn from_bits(bits: u64) -> Self {
-        Self {
-            slot: bits as u32,
-            generation: (bits >> 32) as u32,
-        }
+        Self { slot: bits as u32, generation: (bits >> 32) as u32 }
     }
 }
 

@@ -50,11 +50,7 @@ pub(crate) enum PathState {
     /// The address handle is being made.
     Addressing { record: PathRecord, handle: u32 },
     /// Packets go out.
-    Ready {
-        record: PathRecord,
-        handle: u32,
-        freshness: Freshness,
-    },
+    Ready { record: PathRecord, handle: u32, freshness: Freshness },
     /// The SA has no path. Packets are dropped, and the first one after `retry_at` asks again.
     Unreachable { attempt: u8, retry_at: Instant },
     /// Given up with a query under way, which is to be cancelled.
@@ -82,10 +78,7 @@ impl PathState {
         match self {
             Self::QueryWanted { .. }
             | Self::CancelWanted
-            | Self::Ready {
-                freshness: Freshness::QueryWanted,
-                ..
-            } => true,
+            | Self::Ready { freshness: Freshness::QueryWanted, .. } => true,
             Self::Blocked
             | Self::Querying { .. }
             | Self::BackingOff { .. }
@@ -112,10 +105,7 @@ impl PathState {
     /// Whether the path may make room for another one when no packet waits for it.
     pub(crate) fn is_evictable(&self) -> bool {
         match self {
-            Self::Ready {
-                freshness: Freshness::Fresh | Freshness::Stale { .. },
-                ..
-            }
+            Self::Ready { freshness: Freshness::Fresh | Freshness::Stale { .. }, .. }
             | Self::Unreachable { .. }
             | Self::Blocked => true,
             Self::QueryWanted { .. }
@@ -147,22 +137,12 @@ impl PathState {
             Self::QueryWanted { .. } | Self::Querying { .. } => "resolving",
             Self::BackingOff { .. } => "backing-off",
             Self::Addressing { .. } => "addressing",
-            Self::Ready {
-                freshness: Freshness::Fresh,
-                ..
-            } => "ready",
-            Self::Ready {
-                freshness: Freshness::Stale { .. },
-                ..
-            } => "stale",
-            Self::Ready {
-                freshness: Freshness::QueryWanted | Freshness::Querying,
-                ..
-            } => "refreshing",
-            Self::Ready {
-                freshness: Freshness::Replacing { .. },
-                ..
-            } => "replacing",
+            Self::Ready { freshness: Freshness::Fresh, .. } => "ready",
+            Self::Ready { freshness: Freshness::Stale { .. }, .. } => "stale",
+            Self::Ready { freshness: Freshness::QueryWanted | Freshness::Querying, .. } => {
+                "refreshing"
+            }
+            Self::Ready { freshness: Freshness::Replacing { .. }, .. } => "replacing",
             Self::Unreachable { .. } => "unreachable",
             Self::CancelWanted => "cancelling",
         }
@@ -193,19 +173,13 @@ const EVICTION_STEPS_MAX: u32 = 128;
 
 impl Paths {
     pub(crate) fn new(len: u32, seed: u64) -> Result<Self, OutOfMemory> {
-        Ok(Self {
-            slots: Slab::new(len)?,
-            index: Index::new(len, seed)?,
-            hand: 0,
-        })
+        Ok(Self { slots: Slab::new(len)?, index: Index::new(len, seed)?, hand: 0 })
     }
 
     pub(crate) fn find(&self, address: &LinkAddress) -> Option<u32> {
         let slots = &self.slots;
         self.index.find(address.as_bytes(), |place| {
-            slots
-                .get(place)
-                .is_some_and(|path| path.address == *address)
+            slots.get(place).is_some_and(|path| path.address == *address)
         })
     }
 
@@ -245,9 +219,7 @@ impl Paths {
         let Target::Path(place) = op.target else {
             return None;
         };
-        self.get(place)
-            .filter(|path| path.operation == op.generation)
-            .map(|_| place)
+        self.get(place).filter(|path| path.operation == op.generation).map(|_| place)
     }
 
     pub(crate) fn capacity(&self) -> u32 {
@@ -272,11 +244,7 @@ impl Paths {
         let mut second_choice = None;
         for _ in 0..EVICTION_STEPS_MAX.min(self.capacity()) {
             let place = self.hand;
-            self.hand = if place + 1 < self.capacity() {
-                place + 1
-            } else {
-                0
-            };
+            self.hand = if place + 1 < self.capacity() { place + 1 } else { 0 };
             let Some(path) = self.slots.get_mut(place) else {
                 continue;
             };
@@ -300,7 +268,5 @@ pub(crate) const fn fresh_query() -> PathState {
 /// The state after a stale record could not be looked up: it is tried again after a while, with the
 /// old record in use.
 pub(crate) fn still_stale(now: Instant) -> Freshness {
-    Freshness::Stale {
-        since: now + PATH_RETRY_FIRST,
-    }
+    Freshness::Stale { since: now + PATH_RETRY_FIRST }
 }

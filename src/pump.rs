@@ -53,16 +53,8 @@ pub fn pump<S: Shell, R>(
     shell.release_packets();
     loop {
         shell.schedule(outputs.deadline);
-        outputs
-            .events
-            .into_iter()
-            .flatten()
-            .for_each(|event| shell.observe(event));
-        outputs
-            .actions
-            .into_iter()
-            .flatten()
-            .for_each(|action| shell.execute(action));
+        outputs.events.into_iter().flatten().for_each(|event| shell.observe(event));
+        outputs.actions.into_iter().flatten().for_each(|action| shell.execute(action));
         if !outputs.has_more {
             return result;
         }
@@ -85,11 +77,6 @@ impl Outputs {
         let events: [_; BATCH_LEN] = array::from_fn(|_| interface.poll_event());
         let has_more =
             matches!(actions.last(), Some(Some(_))) || matches!(events.last(), Some(Some(_)));
-        Self {
-            actions,
-            deadline,
-            events,
-            has_more,
-        }
+        Self { actions, deadline, events, has_more }
     }
 }

@@ -26,10 +26,7 @@ pub(crate) enum QueuePairState {
     /// It is being opened.
     Opening(PkeyIndex),
     /// It sends and receives. There is no queue key before the broadcast group is joined.
-    Open {
-        index: PkeyIndex,
-        qkey: Option<Qkey>,
-    },
+    Open { index: PkeyIndex, qkey: Option<Qkey> },
     /// It sends and receives and is to get another queue key.
     QkeyWanted { index: PkeyIndex, qkey: Qkey },
     /// It sends and receives and is getting another queue key.
@@ -56,10 +53,7 @@ impl QueuePairState {
         match *self {
             Self::OpenWanted(pkey_index) => {
                 // The queue key is set when the broadcast group has told it.
-                Some(QueuePairChange::ReadyToSend {
-                    pkey_index,
-                    qkey: Qkey(0),
-                })
+                Some(QueuePairChange::ReadyToSend { pkey_index, qkey: Qkey(0) })
             }
             Self::QkeyWanted { qkey, .. } => Some(QueuePairChange::SetQkey { qkey }),
             Self::ErrorWanted => Some(QueuePairChange::Error),

@@ -40,16 +40,9 @@ impl SendRing {
         let slots = boxed(len, || {
             position += 1;
             let next = (position < len).then_some(position);
-            Slot {
-                generation: 0,
-                state: SlotState::Vacant { next },
-            }
+            Slot { generation: 0, state: SlotState::Vacant { next } }
         })?;
-        Ok(Self {
-            slots,
-            vacant: (len > 0).then_some(0),
-            outstanding: 0,
-        })
+        Ok(Self { slots, vacant: (len > 0).then_some(0), outstanding: 0 })
     }
 
     pub(crate) fn outstanding(&self) -> u32 {
@@ -76,10 +69,7 @@ impl SendRing {
         slot.generation = slot.generation.wrapping_add(1);
         self.vacant = next;
         self.outstanding += 1;
-        Some(SendId {
-            slot: position,
-            generation: slot.generation,
-        })
+        Some(SendId { slot: position, generation: slot.generation })
     }
 
     /// Gives a slot back; `None` if `id` names no send that is posted.
@@ -98,15 +88,10 @@ impl SendRing {
 
     /// Gives back any send that is still posted, for after a reset.
     pub(crate) fn reclaim(&mut self) -> Option<Posted> {
-        let id = (0u32..)
-            .zip(self.slots.iter())
-            .find_map(|(position, slot)| match slot.state {
-                SlotState::Posted(_) => Some(SendId {
-                    slot: position,
-                    generation: slot.generation,
-                }),
-                SlotState::Vacant { .. } => None,
-            })?;
+        let id = (0u32..).zip(self.slots.iter()).find_map(|(position, slot)| match slot.state {
+            SlotState::Posted(_) => Some(SendId { slot: position, generation: slot.generation }),
+            SlotState::Vacant { .. } => None,
+        })?;
         self.complete(id)
     }
 }
@@ -115,11 +100,7 @@ impl SendRing {
 mod tests {
     use super::*;
 
-    const POSTED: Posted = Posted {
-        handle: 0,
-        bytes: 100,
-        is_multicast: false,
-    };
+    const POSTED: Posted = Posted { handle: 0, bytes: 100, is_multicast: false };
 
     #[test]
     fn a_completion_is_believed_once() {
@@ -131,10 +112,7 @@ mod tests {
         assert!(ring.complete(first).is_none());
         let third = ring.take(POSTED).unwrap();
         assert_eq!(third.slot, first.slot);
-        assert!(
-            ring.complete(first).is_none(),
-            "an old generation names nothing"
-        );
+        assert!(ring.complete(first).is_none(), "an old generation names nothing");
         assert!(ring.complete(second).is_some() && ring.complete(third).is_some());
         assert_eq!(ring.outstanding(), 0);
     }

@@ -44,11 +44,7 @@ impl Oversize {
             return Self::Drop;
         };
         if header.must_not_be_fragmented() {
-            if may_report_ipv4(packet, &header, to) {
-                Self::Report
-            } else {
-                Self::Drop
-            }
+            if may_report_ipv4(packet, &header, to) { Self::Report } else { Self::Drop }
         } else {
             Fragments::new(&header, mtu).map_or(Self::Drop, Self::Fragment)
         }
@@ -162,9 +158,7 @@ mod tests {
     fn ipv6() -> TestPacket {
         let mut bytes = std::vec![0x60, 0, 0, 0, 0x30, 0x34, 17, 64];
         for last in [1, 2] {
-            bytes.extend([
-                0x20, 0x01, 0x0D, 0xB8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last,
-            ]);
+            bytes.extend([0x20, 0x01, 0x0D, 0xB8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
         }
         bytes.resize(12380, 0);
         TestPacket(bytes)
@@ -235,13 +229,7 @@ mod tests {
 
     #[test]
     fn senders_that_are_no_single_host_are_not_told() {
-        for source in [
-            [0; 4],
-            [127, 0, 0, 1],
-            [224, 0, 0, 1],
-            [240, 0, 0, 1],
-            [255; 4],
-        ] {
+        for source in [[0; 4], [127, 0, 0, 1], [224, 0, 0, 1], [240, 0, 0, 1], [255; 4]] {
             let decision = decide_ipv4(|bytes| bytes[12..16].copy_from_slice(&source));
             assert_eq!(decision, Oversize::Drop, "{source:?}");
         }
@@ -307,14 +295,8 @@ mod tests {
 
     #[test]
     fn trailing_bytes_behind_a_packet_that_fits_are_dropped() {
-        assert_eq!(
-            decide_ipv4(|bytes| bytes[2..4].copy_from_slice(&[0, 64])),
-            Oversize::Drop
-        );
-        assert_eq!(
-            decide_ipv6(|bytes| bytes[4..6].copy_from_slice(&[0, 64])),
-            Oversize::Drop
-        );
+        assert_eq!(decide_ipv4(|bytes| bytes[2..4].copy_from_slice(&[0, 64])), Oversize::Drop);
+        assert_eq!(decide_ipv6(|bytes| bytes[4..6].copy_from_slice(&[0, 64])), Oversize::Drop);
     }
 
     proptest! {

@@ -26,11 +26,7 @@ struct Entry {
 impl Timers {
     /// For the objects below `objects`.
     pub(crate) fn new(objects: u32) -> Result<Self, OutOfMemory> {
-        let unused = Entry {
-            at: Instant::ZERO,
-            sequence: 0,
-            object: 0,
-        };
+        let unused = Entry { at: Instant::ZERO, sequence: 0, object: 0 };
         Ok(Self {
             heap: boxed(objects, || unused)?,
             len: 0,
@@ -48,10 +44,7 @@ impl Timers {
             (None, None) => {}
             (Some(place), None) => self.remove(place as usize),
             (Some(place), Some(at)) => {
-                if self
-                    .entry(place as usize)
-                    .is_some_and(|entry| entry.at == at)
-                {
+                if self.entry(place as usize).is_some_and(|entry| entry.at == at) {
                     return;
                 }
                 self.remove(place as usize);
@@ -74,25 +67,14 @@ impl Timers {
     }
 
     fn entry(&self, place: usize) -> Option<Entry> {
-        if place < self.len {
-            self.heap.get(place).copied()
-        } else {
-            None
-        }
+        if place < self.len { self.heap.get(place).copied() } else { None }
     }
 
     fn insert(&mut self, object: u32, at: Instant) {
         self.sequence += 1;
         let place = self.len;
         self.len += 1;
-        self.put(
-            place,
-            Entry {
-                at,
-                sequence: self.sequence,
-                object,
-            },
-        );
+        self.put(place, Entry { at, sequence: self.sequence, object });
         self.sift_up(place);
     }
 
@@ -113,10 +95,9 @@ impl Timers {
     }
 
     fn put(&mut self, place: usize, entry: Entry) {
-        if let (Some(cell), Some(slot)) = (
-            self.heap.get_mut(place),
-            self.place_of.get_mut(entry.object as usize),
-        ) {
+        if let (Some(cell), Some(slot)) =
+            (self.heap.get_mut(place), self.place_of.get_mut(entry.object as usize))
+        {
             *cell = entry;
             // CAST: a place is below the number of objects, a u32.
             *slot = Some(place as u32);

@@ -16,20 +16,14 @@ use ipoib_rs::wire::{EtherType, LinkAddress};
 #[test]
 fn an_interface_comes_up_and_gives_everything_back() {
     let mut bench = Bench::new(port(), Limits::DEFAULT);
-    assert_eq!(
-        (bench.interface.state_name(), bench.deadline),
-        ("down", None)
-    );
+    assert_eq!((bench.interface.state_name(), bench.deadline), ("down", None));
     bench.admin_up();
     assert_eq!(bench.interface.state_name(), "opening");
     bench.answer_all();
     assert_eq!(bench.interface.state_name(), "joined");
     assert_eq!(bench.interface.mtu(), 2044);
     assert!(bench.events.contains(&Event::LinkUp));
-    assert_eq!(
-        bench.adapter.receives_posted,
-        Limits::DEFAULT.receive_queue_len
-    );
+    assert_eq!(bench.adapter.receives_posted, Limits::DEFAULT.receive_queue_len);
     bench.admin_down();
     bench.answer_all();
     assert_eq!(bench.interface.state_name(), "down");
@@ -52,11 +46,7 @@ fn carrier_needs_the_port_the_pkey_and_the_broadcast_group() {
     bench.port_event(PortEvent::PkeyChanged, |port| port.partition = partition);
     assert_eq!(bench.interface.state_name(), "awaiting-port");
     bench.port_event(PortEvent::PortActive, |port| port.is_active = true);
-    assert_eq!(
-        bench.interface.state_name(),
-        "awaiting-port",
-        "a port without a LID is no port"
-    );
+    assert_eq!(bench.interface.state_name(), "awaiting-port", "a port without a LID is no port");
     bench.port_event(PortEvent::LidChanged, |port| port.lid = lid);
     bench.answer_where(|action| matches!(action, Action::ModifyQueuePair { .. }));
     assert_eq!(bench.interface.state_name(), "joining");
@@ -69,9 +59,7 @@ fn carrier_needs_the_port_the_pkey_and_the_broadcast_group() {
 #[test]
 fn the_first_packet_asks_for_the_path_and_goes_when_it_is_there() {
     let mut bench = Bench::joined();
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(100, false))
-        .unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
     assert!(bench.adapter.posted.is_empty());
     assert_eq!(bench.queries_waiting(), 1);
     bench.answer_all();
@@ -87,42 +75,25 @@ fn the_first_packet_asks_for_the_path_and_goes_when_it_is_there() {
 #[test]
 fn a_failed_send_is_not_counted_as_sent() {
     let mut bench = Bench::joined();
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(100, false))
-        .unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
     bench.answer_all();
     bench.complete(CompletionStatus::Failed);
-    assert_eq!(
-        (
-            bench.count(Counter::PacketsSent),
-            bench.count(Counter::SendFailed)
-        ),
-        (0, 1)
-    );
+    assert_eq!((bench.count(Counter::PacketsSent), bench.count(Counter::SendFailed)), (0, 1));
     bench.finish();
 }
 
 #[test]
 fn a_full_ring_gives_the_packet_back_and_wakes_when_half_is_free() {
     let mut bench = Bench::joined_with(Limits::SMALL);
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(100, false))
-        .unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
     bench.answer_all();
     for _ in 1..8 {
-        bench
-            .send(&peer(1), EtherType::IPV4, ipv4(100, false))
-            .unwrap();
+        bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
     }
     let refused = bench.send(&peer(1), EtherType::IPV4, ipv4(77, false));
     assert_eq!(refused.unwrap_err().len(), 77);
     for completed in 1..=8 {
-        assert_eq!(
-            bench.wakes,
-            u32::from(completed > 4),
-            "after {} completions",
-            completed - 1
-        );
+        assert_eq!(bench.wakes, u32::from(completed > 4), "after {} completions", completed - 1);
         bench.complete(CompletionStatus::Success);
     }
     assert_eq!(bench.wakes, 1);
@@ -133,25 +104,16 @@ fn a_full_ring_gives_the_packet_back_and_wakes_when_half_is_free() {
 fn more_packets_than_the_ring_has_places_wait_and_keep_their_order() {
     let mut bench = Bench::joined_with(Limits::SMALL);
     for len in 100..133 {
-        bench
-            .send(&peer(1), EtherType::IPV4, ipv4(len, false))
-            .unwrap();
+        bench.send(&peer(1), EtherType::IPV4, ipv4(len, false)).unwrap();
     }
     bench.answer_all();
     assert_eq!(bench.adapter.posted.len(), 8);
     // One more goes behind those that wait.
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(133, false))
-        .unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(133, false)).unwrap();
     while !bench.adapter.posted.is_empty() {
         bench.complete(CompletionStatus::Success);
     }
-    let lengths: Vec<usize> = bench
-        .adapter
-        .wire
-        .iter()
-        .map(|(_, bytes)| bytes.len())
-        .collect();
+    let lengths: Vec<usize> = bench.adapter.wire.iter().map(|(_, bytes)| bytes.len()).collect();
     assert_eq!(lengths, (104..138).collect::<Vec<_>>());
     assert!(bench.adapter.dropped.is_empty());
     bench.finish();
@@ -160,45 +122,23 @@ fn more_packets_than_the_ring_has_places_wait_and_keep_their_order() {
 #[test]
 fn another_lid_in_a_refreshed_record_replaces_the_handle_without_a_loss() {
     let mut bench = Bench::joined();
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(100, false))
-        .unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
     bench.answer_all();
     let old = bench.adapter.wire[0].0.handle;
     bench.port_event(PortEvent::SmChanged, |_| {});
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(101, false))
-        .unwrap();
-    assert_eq!(
-        bench.adapter.wire.last().unwrap().0.handle,
-        old,
-        "old data stays in use"
-    );
+    bench.send(&peer(1), EtherType::IPV4, ipv4(101, false)).unwrap();
+    assert_eq!(bench.adapter.wire.last().unwrap().0.handle, old, "old data stays in use");
     let (op, query) = bench.take_query();
     let moved = ipoib_rs::ib::Lid::new(0x77).unwrap();
     let mut record = path_to(&query);
     record.lid = moved;
     bench.path_answer(op, Ok(record));
     bench.answer_all();
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(102, false))
-        .unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(102, false)).unwrap();
     let new = bench.adapter.wire.last().unwrap().0.handle;
     assert_ne!(new, old);
-    assert_eq!(
-        bench
-            .handles
-            .iter()
-            .find(|(one, _)| *one == new)
-            .unwrap()
-            .1
-            .lid,
-        moved.value()
-    );
-    assert!(
-        bench.handles.iter().any(|(one, _)| *one == old),
-        "two sends still use it"
-    );
+    assert_eq!(bench.handles.iter().find(|(one, _)| *one == new).unwrap().1.lid, moved.value());
+    assert!(bench.handles.iter().any(|(one, _)| *one == old), "two sends still use it");
     bench.complete_all();
     bench.answer_all();
     assert!(bench.handles.iter().all(|(one, _)| *one != old));
@@ -209,9 +149,7 @@ fn another_lid_in_a_refreshed_record_replaces_the_handle_without_a_loss() {
 #[test]
 fn a_busy_sa_is_asked_again_while_packets_wait() {
     let mut bench = Bench::joined();
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(100, false))
-        .unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
     let (op, _) = bench.take_query();
     bench.path_answer(op, Err(SaError::Busy));
     assert_eq!(bench.queries_waiting(), 0);
@@ -225,9 +163,7 @@ fn a_busy_sa_is_asked_again_while_packets_wait() {
 #[test]
 fn no_packet_waits_longer_than_the_limit_even_if_the_sa_stays_busy() {
     let mut bench = Bench::joined();
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(100, false))
-        .unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
     for _ in 0..100 {
         if bench.queries_waiting() == 0 {
             bench.pass(Duration::from_millis(100));
@@ -245,9 +181,7 @@ fn no_packet_waits_longer_than_the_limit_even_if_the_sa_stays_busy() {
 #[test]
 fn every_answer_is_believed_once() {
     let mut bench = Bench::joined();
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(100, false))
-        .unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
     let (op, query) = bench.take_query();
     bench.path_answer(op, Ok(path_to(&query)));
     bench.path_answer(op, Ok(path_to(&query)));
@@ -263,35 +197,19 @@ fn a_group_that_is_sent_to_is_joined_for_sending_and_upgraded_when_it_is_listene
     let mut bench = Bench::joined();
     let mgid = group("224.1.2.3");
     let address = LinkAddress::multicast(mgid);
-    bench
-        .send(&address, EtherType::IPV4, ipv4(100, false))
-        .unwrap();
+    bench.send(&address, EtherType::IPV4, ipv4(100, false)).unwrap();
     bench.answer_all();
     assert_eq!(bench.adapter.wire.len(), 1);
     assert!(bench.attached.iter().all(|&(one, _)| one != mgid));
     bench.listen(&[zerocopy::IntoBytes::as_bytes(&address)]);
     bench.answer_all();
-    assert_eq!(
-        bench
-            .attached
-            .iter()
-            .filter(|&&(one, _)| one == mgid)
-            .count(),
-        1
-    );
-    let joined: Vec<u8> = bench
-        .members
-        .iter()
-        .filter(|&&(one, _)| one == mgid)
-        .map(|&(_, state)| state)
-        .collect();
+    assert_eq!(bench.attached.iter().filter(|&&(one, _)| one == mgid).count(), 1);
+    let joined: Vec<u8> =
+        bench.members.iter().filter(|&&(one, _)| one == mgid).map(|&(_, state)| state).collect();
     assert_eq!(joined, [8, 1]);
     bench.listen(&[]);
     bench.answer_all();
-    assert!(
-        bench.members.iter().all(|&(one, _)| one != mgid),
-        "both memberships are left"
-    );
+    assert!(bench.members.iter().all(|&(one, _)| one != mgid), "both memberships are left");
     bench.complete_all();
     bench.finish();
 }
@@ -299,22 +217,14 @@ fn a_group_that_is_sent_to_is_joined_for_sending_and_upgraded_when_it_is_listene
 #[test]
 fn an_absent_group_is_created_like_the_broadcast_group() {
     let mut bench = Bench::joined();
-    bench
-        .send(
-            &LinkAddress::multicast(group("ff02::1")),
-            EtherType::IPV6,
-            vec![0x60; 80],
-        )
-        .unwrap();
+    bench.send(&LinkAddress::multicast(group("ff02::1")), EtherType::IPV6, vec![0x60; 80]).unwrap();
     let (op, request) = bench.take_join();
     assert_eq!(request.create, None);
     bench.join_answer(op, Err(SaError::Refused(SaRefusal::InsufficientComponents)));
     let (op, request) = bench.take_join();
     assert_eq!(request.create, Some(common::group_parameters()));
     bench.join_answer(op, Ok(common::record_of(&request)));
-    bench
-        .members
-        .push((request.mgid, request.membership.join_state()));
+    bench.members.push((request.mgid, request.membership.join_state()));
     bench.answer_all();
     assert_eq!(bench.adapter.wire.len(), 1);
     bench.finish();
@@ -327,19 +237,12 @@ fn the_broadcast_group_is_never_created() {
     bench.answer_where(|action| matches!(action, Action::ModifyQueuePair { .. }));
     for _ in 0..5 {
         let (op, request) = bench.take_join();
-        assert_eq!(
-            (request.create, Some(request.mgid)),
-            (None, broadcast().mgid())
-        );
+        assert_eq!((request.create, Some(request.mgid)), (None, broadcast().mgid()));
         bench.join_answer(op, Err(SaError::Refused(SaRefusal::NoRecords)));
         assert_eq!(bench.joins_waiting(), 0);
         bench.pass(Duration::from_secs(16));
     }
-    let notices = bench
-        .events
-        .iter()
-        .filter(|event| matches!(event, Event::Notice(_)))
-        .count();
+    let notices = bench.events.iter().filter(|event| matches!(event, Event::Notice(_))).count();
     assert_eq!(notices, 1);
     bench.answer_all();
     assert!(bench.interface.is_link_up());

@@ -33,9 +33,7 @@ fn provoke(bench: &mut Bench, reason: DropReason) -> u64 {
         }
         DropReason::PathTableFull => {
             for n in 1..=5 {
-                bench
-                    .send(&peer(n), EtherType::IPV4, ipv4(100, false))
-                    .unwrap();
+                bench.send(&peer(n), EtherType::IPV4, ipv4(100, false)).unwrap();
             }
             1
         }
@@ -66,9 +64,7 @@ fn provoke(bench: &mut Bench, reason: DropReason) -> u64 {
         }
         DropReason::PendingStoreFull => {
             for at in 0..65 {
-                bench
-                    .send(&peer(1 + at / 30), EtherType::IPV4, ipv4(100, false))
-                    .unwrap();
+                bench.send(&peer(1 + at / 30), EtherType::IPV4, ipv4(100, false)).unwrap();
             }
             1
         }
@@ -93,23 +89,17 @@ fn provoke(bench: &mut Bench, reason: DropReason) -> u64 {
             1
         }
         DropReason::TooBigReported => {
-            bench
-                .send(&peer(1), EtherType::IPV4, ipv4(2045, true))
-                .unwrap();
+            bench.send(&peer(1), EtherType::IPV4, ipv4(2045, true)).unwrap();
             1
         }
         DropReason::TooBigSilent => {
             bench.send(&peer(1), EtherType::ARP, vec![0; 3000]).unwrap();
-            bench
-                .send(&broadcast(), EtherType::IPV4, ipv4(3000, true))
-                .unwrap();
+            bench.send(&broadcast(), EtherType::IPV4, ipv4(3000, true)).unwrap();
             2
         }
         DropReason::FragmentFailed => {
             bench.adapter.refuses_fragments = true;
-            bench
-                .send(&peer(1), EtherType::IPV4, ipv4(3000, false))
-                .unwrap();
+            bench.send(&peer(1), EtherType::IPV4, ipv4(3000, false)).unwrap();
             1
         }
         DropReason::FrameTooShort => {
@@ -139,12 +129,7 @@ fn every_reason_happens_and_is_counted_under_its_name() {
         let expected = provoke(&mut bench, reason);
         assert_eq!(bench.drops(reason), expected, "{}", reason.name());
         let total = bench.interface.counters().drops_total();
-        assert_eq!(
-            total,
-            expected,
-            "{}: other reasons were counted too",
-            reason.name()
-        );
+        assert_eq!(total, expected, "{}: other reasons were counted too", reason.name());
         bench.adapter.refuses_sends = false;
         bench.answer_all();
         bench.complete_all();
@@ -155,12 +140,7 @@ fn every_reason_happens_and_is_counted_under_its_name() {
 #[test]
 fn names_of_counters_are_unique() {
     let bench = Bench::joined();
-    let mut names: Vec<&str> = bench
-        .interface
-        .counters()
-        .iter()
-        .map(|(name, _)| name)
-        .collect();
+    let mut names: Vec<&str> = bench.interface.counters().iter().map(|(name, _)| name).collect();
     let before = names.len();
     names.sort_unstable();
     names.dedup();
@@ -171,31 +151,13 @@ fn names_of_counters_are_unique() {
 fn limits_of_zero_and_beyond_numbering_are_refused() {
     use ipoib_rs::interface::{AttachError, Config, Interface};
     for limits in [
-        Limits {
-            paths_max: 0,
-            ..Limits::SMALL
-        },
-        Limits {
-            send_queue_len: 0,
-            ..Limits::SMALL
-        },
-        Limits {
-            groups_max: u32::MAX,
-            ..Limits::SMALL
-        },
-        Limits {
-            pending_packets_max: u32::MAX,
-            ..Limits::SMALL
-        },
+        Limits { paths_max: 0, ..Limits::SMALL },
+        Limits { send_queue_len: 0, ..Limits::SMALL },
+        Limits { groups_max: u32::MAX, ..Limits::SMALL },
+        Limits { pending_packets_max: u32::MAX, ..Limits::SMALL },
     ] {
         let scope = ipoib_rs::wire::Scope::LINK_LOCAL;
-        let config = Config {
-            qpn: common::OWN_QPN,
-            port: port(),
-            scope,
-            seed: 0,
-            limits,
-        };
+        let config = Config { qpn: common::OWN_QPN, port: port(), scope, seed: 0, limits };
         let attached: Result<Interface<Packet>, _> = Interface::attach(config);
         assert_eq!(attached.err(), Some(AttachError::LimitInvalid));
     }
@@ -230,18 +192,14 @@ fn refuse_group(bench: &mut Bench) -> u64 {
 }
 
 fn ready(bench: &mut Bench) {
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(100, false))
-        .unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
     bench.answer_all();
     bench.complete(CompletionStatus::Success);
 }
 
 fn send(bench: &mut Bench, count: usize) -> u64 {
     for _ in 0..count {
-        bench
-            .send(&peer(1), EtherType::IPV4, ipv4(100, false))
-            .unwrap();
+        bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
     }
     count as u64
 }
@@ -261,40 +219,23 @@ fn transmit(bench: &mut Bench, packet: Packet) {
 
 fn receive(bench: &mut Bench, frame: Vec<u8>, has_grh: bool, source_lid: u16, source_qpn: Qpn) {
     let packet = Packet::new(frame);
-    bench.receive(Receive {
-        packet,
-        has_grh,
-        source_lid,
-        source_qpn,
-    });
+    bench.receive(Receive { packet, has_grh, source_lid, source_qpn });
 }
 
 #[test]
 fn a_narrow_path_gets_fragments_of_its_own_size() {
     let mut bench = Bench::joined_with(Limits::SMALL);
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(2044, false))
-        .unwrap();
-    bench
-        .send(&peer(1), EtherType::IPV4, ipv4(2044, true))
-        .unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(2044, false)).unwrap();
+    bench.send(&peer(1), EtherType::IPV4, ipv4(2044, true)).unwrap();
     let (op, query) = bench.take_query();
     let mut record = path_to(&query);
     record.mtu = IbMtu::Mtu512;
     bench.path_answer(op, Ok(record));
     bench.answer_all();
     bench.complete_all();
-    let sizes: Vec<usize> = bench
-        .adapter
-        .wire
-        .iter()
-        .map(|(_, bytes)| bytes.len())
-        .collect();
+    let sizes: Vec<usize> = bench.adapter.wire.iter().map(|(_, bytes)| bytes.len()).collect();
     assert_eq!(sizes, [512, 512, 512, 512, 4 + 20 + 2024 - 4 * 488]);
-    assert_eq!(
-        (bench.adapter.too_big.as_slice(), bench.adapter.released),
-        (&[508][..], 1)
-    );
+    assert_eq!((bench.adapter.too_big.as_slice(), bench.adapter.released), (&[508][..], 1));
     bench.complete_all();
     bench.finish();
 }

@@ -43,11 +43,7 @@ fn h8_frames_without_both_headers_are_dropped_and_those_with_nothing_behind_them
             let mut scene = Scene::joined();
             scene.receive(&whole[..length], has_grh);
             let is_short = length < 44;
-            assert_eq!(
-                scene.dropped(DropReason::FrameTooShort),
-                u64::from(is_short),
-                "{length}"
-            );
+            assert_eq!(scene.dropped(DropReason::FrameTooShort), u64::from(is_short), "{length}");
             assert_eq!(scene.adapter().delivered.is_empty(), is_short, "{length}");
             scene.finish();
         }
@@ -96,16 +92,9 @@ fn h13_handles_in_use_at_stop_are_reported_and_reclaimed_when_their_sends_end() 
     });
     scene.admin_down();
     scene.pass(Duration::from_secs(10));
-    assert_eq!(
-        scene.interface().state_name(),
-        "draining",
-        "nothing is freed before its time"
-    );
+    assert_eq!(scene.interface().state_name(), "draining", "nothing is freed before its time");
     for notice in [Notice::DrainForced, Notice::ResetFailed] {
-        assert!(
-            scene.events().contains(&Event::Notice(notice)),
-            "{notice:?}"
-        );
+        assert!(scene.events().contains(&Event::Notice(notice)), "{notice:?}");
     }
     assert_eq!(scene.counted(Counter::DrainsTimedOut), 1);
 
@@ -131,21 +120,14 @@ fn h14_a_send_only_group_is_joined_the_way_that_the_subnet_manager_knows() {
             Action::JoinGroup { request, .. } if request.mgid == group => Some(request.membership),
             _ => None,
         });
-        let expected = if is_supported {
-            Membership::SendOnlyFull
-        } else {
-            Membership::Full
-        };
+        let expected = if is_supported { Membership::SendOnlyFull } else { Membership::Full };
         let memberships: Vec<_> = memberships.into_iter().map(|(_, kind)| kind).collect();
         assert_eq!(memberships, [expected]);
         let attached = scene.logged(|action| match action {
             Action::AttachGroup { mgid, .. } => Some(*mgid),
             _ => None,
         });
-        assert!(
-            attached.iter().all(|(_, mgid)| *mgid != group),
-            "nobody listens to it"
-        );
+        assert!(attached.iter().all(|(_, mgid)| *mgid != group), "nobody listens to it");
         scene.finish();
     }
 }

@@ -16,10 +16,8 @@ const FUNCTION_LINES_MAX: usize = 70;
 const LINE_COLUMNS_MAX: usize = 100;
 
 /// Files that may contain unsafe code, each with the reason.
-const UNSAFE_FILES: &[(&str, &str)] = &[(
-    "lab/src/tun.rs",
-    "the ioctl that makes a TUN device has no safe wrapper",
-)];
+const UNSAFE_FILES: &[(&str, &str)] =
+    &[("lab/src/tun.rs", "the ioctl that makes a TUN device has no safe wrapper")];
 
 /// Functions that may be longer than [`FUNCTION_LINES_MAX`], each with the reason.
 const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
@@ -53,11 +51,7 @@ impl File {
         Self {
             path: path.to_owned(),
             text: text.to_owned(),
-            code: if is_rust {
-                code_only(text)
-            } else {
-                String::new()
-            },
+            code: if is_rust { code_only(text) } else { String::new() },
         }
     }
 
@@ -123,11 +117,7 @@ const RULES: &[Rule] = &[
         name: "a file has at most 800 lines",
         check: |file| {
             let is_long = file.is_rust() && file.text.lines().count() > FILE_LINES_MAX;
-            if is_long {
-                vec![FILE_LINES_MAX + 1]
-            } else {
-                Vec::new()
-            }
+            if is_long { vec![FILE_LINES_MAX + 1] } else { Vec::new() }
         },
         bad: &[("src/a.rs", LINES_801)],
         good: &[("src/a.rs", "// one\n")],
@@ -141,9 +131,8 @@ const RULES: &[Rule] = &[
     Rule {
         name: "a line has at most 100 columns",
         check: |file| {
-            let has_limit = [".rs", ".sh", ".toml", ".ci/run"]
-                .iter()
-                .any(|end| file.path.ends_with(end));
+            let has_limit =
+                [".rs", ".sh", ".toml", ".ci/run"].iter().any(|end| file.path.ends_with(end));
             numbered(&file.text)
                 .filter(|(_, line)| has_limit && line.chars().count() > LINE_COLUMNS_MAX)
                 .map(|(number, _)| number)
@@ -181,29 +170,14 @@ const RULES: &[Rule] = &[
         check: unexplained_wildcards,
         bad: &[
             ("src/a.rs", "match a {\n    A::B => 1,\n    _ => 2,\n}\n"),
-            (
-                "src/a.rs",
-                "match a {\n    A::B => 1,\n    _ if b => 2,\n}\n",
-            ),
-            (
-                "src/a.rs",
-                "match a {\n    (A::B, 1) => 1,\n    (_, _) => 2,\n}\n",
-            ),
+            ("src/a.rs", "match a {\n    A::B => 1,\n    _ if b => 2,\n}\n"),
+            ("src/a.rs", "match a {\n    (A::B, 1) => 1,\n    (_, _) => 2,\n}\n"),
         ],
         good: &[
             ("src/a.rs", "match a {\n    7 => 1,\n    _ => 2,\n}\n"),
-            (
-                "src/a.rs",
-                "match a {\n    A::B => 1,\n    // wildcard: numbers.\n    _ => 2,\n}\n",
-            ),
-            (
-                "src/a.rs",
-                "match a {\n    A::B => 1,\n    A::C(_) => 2,\n}\n",
-            ),
-            (
-                "sim/src/a.rs",
-                "match a {\n    A::B => 1,\n    _ => 2,\n}\n",
-            ),
+            ("src/a.rs", "match a {\n    A::B => 1,\n    // wildcard: numbers.\n    _ => 2,\n}\n"),
+            ("src/a.rs", "match a {\n    A::B => 1,\n    A::C(_) => 2,\n}\n"),
+            ("sim/src/a.rs", "match a {\n    A::B => 1,\n    _ => 2,\n}\n"),
         ],
     },
     Rule {
@@ -261,10 +235,7 @@ const RULES: &[Rule] = &[
         good: &[
             ("src/storage.rs", "use alloc::vec::Vec;\n"),
             ("src/storage/ring.rs", "use alloc::vec::Vec;\n"),
-            (
-                "src/path.rs",
-                "extern crate alloc;\nuse alloc::boxed::Box;\n",
-            ),
+            ("src/path.rs", "extern crate alloc;\nuse alloc::boxed::Box;\n"),
             ("src/path.rs", "#[cfg(test)]\nuse alloc::vec::Vec;\n"),
         ],
     },
@@ -272,27 +243,15 @@ const RULES: &[Rule] = &[
         name: "crates depend on lower layers only, and the kernel on few others",
         check: forbidden_dependencies,
         bad: &[
-            (
-                "fabric/Cargo.toml",
-                "[dependencies]\nsim.workspace = true\n",
-            ),
+            ("fabric/Cargo.toml", "[dependencies]\nsim.workspace = true\n"),
             ("Cargo.toml", "[dependencies]\nfabric.workspace = true\n"),
             ("fabric/Cargo.toml", "[dependencies]\nrand = \"1\"\n"),
-            (
-                "fabric/Cargo.toml",
-                "[dependencies.rand]\nversion = \"1\"\n",
-            ),
+            ("fabric/Cargo.toml", "[dependencies.rand]\nversion = \"1\"\n"),
             ("new/Cargo.toml", "[dependencies]\n"),
         ],
         good: &[
-            (
-                "sim/Cargo.toml",
-                "[dependencies]\nfabric.workspace = true\nclap = \"4\"\n",
-            ),
-            (
-                "Cargo.toml",
-                "[dependencies]\nzerocopy = \"1\"\n[dev-dependencies]\nsim = \"1\"\n",
-            ),
+            ("sim/Cargo.toml", "[dependencies]\nfabric.workspace = true\nclap = \"4\"\n"),
+            ("Cargo.toml", "[dependencies]\nzerocopy = \"1\"\n[dev-dependencies]\nsim = \"1\"\n"),
         ],
     },
     Rule {
@@ -300,11 +259,7 @@ const RULES: &[Rule] = &[
         check: |file| {
             let is_manifest = file.path.ends_with("Cargo.toml");
             let has_lints = file.text.contains("[lints]\nworkspace = true\n");
-            if is_manifest && !has_lints {
-                vec![1]
-            } else {
-                Vec::new()
-            }
+            if is_manifest && !has_lints { vec![1] } else { Vec::new() }
         },
         bad: &[("sim/Cargo.toml", "[package]\nname = \"sim\"\n")],
         good: &[("sim/Cargo.toml", "[lints]\nworkspace = true\n")],
@@ -346,10 +301,7 @@ const RULES: &[Rule] = &[
 #[test]
 fn repository_is_tidy() {
     let files = repository();
-    assert!(
-        files.iter().any(|file| file.path == "src/lib.rs"),
-        "the repository was not found"
-    );
+    assert!(files.iter().any(|file| file.path == "src/lib.rs"), "the repository was not found");
     let mut broken = Vec::new();
     for rule in RULES {
         for file in &files {
@@ -367,11 +319,7 @@ fn every_rule_refuses_its_bad_samples() {
         assert!(!rule.bad.is_empty(), "{} has no sample", rule.name);
         for (path, text) in rule.bad {
             let lines = (rule.check)(&File::new(path, text));
-            assert!(
-                !lines.is_empty(),
-                "\"{}\" accepts {path}:\n{text}",
-                rule.name
-            );
+            assert!(!lines.is_empty(), "\"{}\" accepts {path}:\n{text}", rule.name);
         }
     }
 }
@@ -381,11 +329,7 @@ fn every_rule_accepts_its_good_samples() {
     for rule in RULES {
         for (path, text) in rule.good {
             let lines = (rule.check)(&File::new(path, text));
-            assert!(
-                lines.is_empty(),
-                "\"{}\" refuses {path}:\n{text}",
-                rule.name
-            );
+            assert!(lines.is_empty(), "\"{}\" refuses {path}:\n{text}", rule.name);
         }
     }
 }
@@ -394,9 +338,8 @@ fn every_rule_accepts_its_good_samples() {
 fn every_exception_is_still_needed() {
     let files = repository();
     for (path, reason) in UNSAFE_FILES {
-        let is_needed = files
-            .iter()
-            .any(|file| file.path == *path && !file.lines_with("unsafe").is_empty());
+        let is_needed =
+            files.iter().any(|file| file.path == *path && !file.lines_with("unsafe").is_empty());
         assert!(is_needed, "{path} needs no exception ({reason})");
     }
     for (path, name, reason) in LONG_FUNCTIONS {
@@ -412,10 +355,7 @@ fn every_exception_is_still_needed() {
 #[test]
 fn comments_and_literals_are_no_code() {
     let text = "a /* b /* c */ d */ e // f\n\"g\\\" h\" i r#\"j\" k\"# l 'm' '\\'' n<'o> b'p'\n";
-    let words: Vec<String> = code_only(text)
-        .split_whitespace()
-        .map(str::to_owned)
-        .collect();
+    let words: Vec<String> = code_only(text).split_whitespace().map(str::to_owned).collect();
     assert_eq!(words, ["a", "e", "i", "l", "n<'o>"]);
 }
 
@@ -450,9 +390,7 @@ fn is_text(name: &str) -> bool {
 
 /// The lines of `text` with their numbers, from 1.
 fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines()
-        .enumerate()
-        .map(|(index, line)| (index + 1, line))
+    text.lines().enumerate().map(|(index, line)| (index + 1, line))
 }
 
 /// Whether an absolute path in `line` starts with `folder`, other than the path of a web address.
@@ -509,9 +447,7 @@ fn unexplained_wildcards(file: &File) -> Vec<usize> {
                     literal.starts_with(|c: char| c.is_ascii_digit() || "'\"-".contains(c))
                 })
         };
-        comments
-            .take_while(|line| line.starts_with("//"))
-            .any(|line| line.contains("wildcard:"))
+        comments.take_while(|line| line.starts_with("//")).any(|line| line.contains("wildcard:"))
             || follows_literal()
     };
     (0..lines.len())
@@ -557,9 +493,7 @@ fn forbidden_dependencies(file: &File) -> Vec<usize> {
             section = header.trim_end_matches(']');
             section.strip_prefix("dependencies.")
         } else if section == "dependencies" {
-            line.split(['.', ' ', '='])
-                .next()
-                .filter(|name| !name.is_empty())
+            line.split(['.', ' ', '=']).next().filter(|name| !name.is_empty())
         } else {
             None
         };

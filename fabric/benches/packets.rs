@@ -34,36 +34,24 @@ const BATCHES: usize = 160;
 const ROUNDS: usize = 200;
 
 fn main() {
-    println!(
-        "{:<34} {:>12} {:>8} {:>13}",
-        "", "packets/s", "ns", "alloc/packet"
-    );
+    println!("{:<34} {:>12} {:>8} {:>13}", "", "packets/s", "ns", "alloc/packet");
     for bytes in [64, 2044] {
         let mut pair = Pair::new();
-        report(&format!("fabric alone, {bytes} bytes"), || {
-            pair.exchange(bytes)
-        });
+        report(&format!("fabric alone, {bytes} bytes"), || pair.exchange(bytes));
     }
     for (name, retry_count) in [("connected", 0), ("with retries", 1)] {
         for bytes in [64, 2044, 65_540] {
             let mut link = Link::new(RetryCount::new(retry_count).unwrap());
-            report(&format!("fabric, {name}, {bytes} bytes"), || {
-                link.exchange(bytes)
-            });
+            report(&format!("fabric, {name}, {bytes} bytes"), || link.exchange(bytes));
         }
     }
     for bytes in [64, 2044] {
         let mut hosts = Hosts::new(1);
-        report(&format!("core + fabric + core, {bytes} bytes"), || {
-            hosts.exchange(bytes)
-        });
+        report(&format!("core + fabric + core, {bytes} bytes"), || hosts.exchange(bytes));
     }
     let [few, many] = [10, 10_000].map(|neighbors| {
         let mut hosts = Hosts::new(neighbors);
-        report(
-            &format!("the same, 64 bytes, {neighbors} neighbors"),
-            || hosts.exchange(64),
-        )
+        report(&format!("the same, 64 bytes, {neighbors} neighbors"), || hosts.exchange(64))
     });
     println!("rate with 10000 neighbors / with 10: {:.2}", many / few);
 }
@@ -84,10 +72,7 @@ fn report(name: &str, mut batch: impl FnMut()) -> f64 {
     let packets = (BATCHES * BATCH_LEN) as f64;
     let rate = packets / best.as_secs_f64();
     let per_packet = allocations.count_total as f64 / packets;
-    println!(
-        "{name:<34} {rate:>12.0} {:>8.1} {per_packet:>13.6}",
-        1e9 / rate
-    );
+    println!("{name:<34} {rate:>12.0} {:>8.1} {per_packet:>13.6}", 1e9 / rate);
     rate
 }
 
@@ -121,10 +106,7 @@ impl Pair {
                 receives_max: 128,
             };
             let qp = fabric.create_qp(port, &config).unwrap();
-            let init = QpChange::Init {
-                pkey_index: PkeyIndex(0),
-                qkey: QKEY,
-            };
+            let init = QpChange::Init { pkey_index: PkeyIndex(0), qkey: QKEY };
             for change in [init, QpChange::ReadyToReceive, QpChange::ReadyToSend] {
                 fabric.modify_qp(qp, &change).unwrap();
             }
@@ -146,23 +128,14 @@ impl Pair {
             receiver,
             send_cq,
             receive_cq,
-            request: SendRequest {
-                wr_id: 0,
-                ah,
-                remote_qpn,
-                qkey: QKEY,
-                pkey_index: PkeyIndex(0),
-            },
+            request: SendRequest { wr_id: 0, ah, remote_qpn, qkey: QKEY, pkey_index: PkeyIndex(0) },
         }
     }
 
     fn exchange(&mut self, bytes: usize) {
         let fabric = &mut self.fabric;
         for _ in 0..BATCH_LEN {
-            let receive = ReceiveRequest {
-                wr_id: 0,
-                bytes: 2088,
-            };
+            let receive = ReceiveRequest { wr_id: 0, bytes: 2088 };
             fabric.post_receive(self.receiver, receive).unwrap();
             let packet = fabric.allocate(bytes).unwrap();
             fabric.post_send(self.sender, self.request, packet).unwrap();
@@ -230,23 +203,14 @@ impl Link {
                 retry_count,
                 rnr_retry_count: RetryCount::NONE,
             };
-            let init = QpChange::Init {
-                pkey_index: PkeyIndex(0),
-                qkey: QKEY,
-            };
+            let init = QpChange::Init { pkey_index: PkeyIndex(0), qkey: QKEY };
             let receive = QpChange::RcReadyToReceive(receive);
             for change in [init, receive, QpChange::RcReadyToSend(send)] {
                 fabric.modify_qp(ends[own].0, &change).unwrap();
             }
         }
         let [(sender, send_cq, ..), (_, _, receive_cq, srq)] = ends;
-        Self {
-            fabric,
-            sender,
-            send_cq,
-            receive_cq,
-            srq,
-        }
+        Self { fabric, sender, send_cq, receive_cq, srq }
     }
 
     /// In halves, because a sender with retries keeps its packets while their copies travel.
@@ -259,10 +223,7 @@ impl Link {
     fn exchange_half(&mut self, bytes: usize) {
         let fabric = &mut self.fabric;
         for wr_id in 0..BATCH_LEN as u64 / 2 {
-            let receive = ReceiveRequest {
-                wr_id,
-                bytes: 65_540,
-            };
+            let receive = ReceiveRequest { wr_id, bytes: 65_540 };
             fabric.post_srq_receive(self.srq, receive).unwrap();
             let packet = fabric.allocate(bytes).unwrap();
             fabric.post_message(self.sender, wr_id, packet).unwrap();
@@ -300,21 +261,13 @@ impl Hosts {
         let mut subnet = Subnet::new(&mut fabric, manager, config, rate, 0).unwrap();
         let mgid = BroadcastGroup::new(Scope::LINK_LOCAL, Pkey::DEFAULT).mgid();
         let group = config.group;
-        subnet
-            .manager_mut()
-            .create_group(mgid, Pkey::DEFAULT, group)
-            .unwrap();
+        subnet.manager_mut().create_group(mgid, Pkey::DEFAULT, group).unwrap();
         let nodes = [2, 3].map(|number| {
             let port = plug(&mut fabric, number, neighbor_count + 1);
             subnet.link_up(&mut fabric, port).unwrap();
             host(&mut fabric, port)
         });
-        let mut hosts = Self {
-            fabric,
-            nodes,
-            neighbors: Vec::new(),
-            next: 0,
-        };
+        let mut hosts = Self { fabric, nodes, neighbors: Vec::new(), next: 0 };
         hosts.settle(|fabric| subnet.poll(fabric));
         for node in &hosts.nodes {
             assert!(node.interface(InterfaceId::FIRST).unwrap().is_link_up());
@@ -330,18 +283,10 @@ impl Hosts {
         let own = receiver.interface(InterfaceId::FIRST).unwrap().address();
         let gid = |number| Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0x1000_0000 + u64::from(number));
         let aliases = (0..neighbor_count).map(gid);
-        self.fabric
-            .set_gids(receiver.port(), 1, aliases.clone())
-            .unwrap();
-        self.neighbors = aliases
-            .map(|gid| LinkAddress::new(AddressFlags::empty(), own.qpn(), gid))
-            .collect();
-        let lid = self
-            .fabric
-            .query_port(receiver.port())
-            .unwrap()
-            .lid
-            .unwrap();
+        self.fabric.set_gids(receiver.port(), 1, aliases.clone()).unwrap();
+        self.neighbors =
+            aliases.map(|gid| LinkAddress::new(AddressFlags::empty(), own.qpn(), gid)).collect();
+        let lid = self.fabric.query_port(receiver.port()).unwrap().lid.unwrap();
         let mut gsi = Gsi::open(&mut self.fabric, manager, 0).unwrap();
         let agent = gsi.register(Role::Server { class: SA_CLASS }).unwrap();
         for _ in 0..usize::from(neighbor_count).div_ceil(BATCH_LEN) {
@@ -413,10 +358,7 @@ impl Hosts {
 }
 
 fn plug(fabric: &mut Fabric, number: u16, gid_table_len: u16) -> PortId {
-    let config = HcaConfig {
-        gid_table_len,
-        ..HcaConfig::with_guid(u64::from(number) << 8)
-    };
+    let config = HcaConfig { gid_table_len, ..HcaConfig::with_guid(u64::from(number) << 8) };
     let hca = fabric.add_hca(&config).unwrap();
     fabric.hca_ports(hca).next().unwrap()
 }
@@ -427,10 +369,7 @@ fn host(fabric: &mut Fabric, port: PortId) -> Node {
         pkey: None,
         scope: Scope::LINK_LOCAL,
         seed: 1,
-        limits: Limits {
-            paths_max: 16_384,
-            ..Limits::DEFAULT
-        },
+        limits: Limits { paths_max: 16_384, ..Limits::DEFAULT },
     };
     let id = node.add_interface(fabric, &config).unwrap();
     node.handle_admin_up(Instant::ZERO, fabric, id);

@@ -51,12 +51,7 @@ impl Ah {
             (None, Some(mlid), Some(mgid)) => Destination::Multicast(mlid, mgid),
             (Some(_), _, Some(_)) | (None, Some(_), None) | (None, None, _) => return None,
         };
-        Some(Self {
-            port,
-            destination,
-            sl: address.sl,
-            grh: address.grh,
-        })
+        Some(Self { port, destination, sl: address.sl, grh: address.grh })
     }
 
     pub(crate) const fn is_unicast(&self) -> bool {

@@ -75,10 +75,7 @@ pub fn encode_record(
 
 fn erf_timestamp(now: Instant) -> u64 {
     const NANOS_PER_SECOND: u64 = 1_000_000_000;
-    let (seconds, nanos) = (
-        now.as_nanos() / NANOS_PER_SECOND,
-        now.as_nanos() % NANOS_PER_SECOND,
-    );
+    let (seconds, nanos) = (now.as_nanos() / NANOS_PER_SECOND, now.as_nanos() % NANOS_PER_SECOND);
     // Rounded up, so that the nanoseconds come back when a reader rounds down.
     let fraction = (nanos << 32).div_ceil(NANOS_PER_SECOND);
     (seconds << 32) + fraction
@@ -96,10 +93,8 @@ pub fn encode(transit: &Transit, number: u32, out: &mut [u8]) -> Option<usize> {
     let mut rest = &mut *packet;
     put(&mut rest, lrh(header, len).as_bytes());
     if let Some(grh) = header.grh {
-        let grh = Grh {
-            payload_bytes: U16::new(grh_payload_bytes(transport_len, payload.len())),
-            ..grh
-        };
+        let grh =
+            Grh { payload_bytes: U16::new(grh_payload_bytes(transport_len, payload.len())), ..grh };
         put(&mut rest, grh.as_bytes());
     }
     put(&mut rest, bth(transit, number, payload.len()).as_bytes());
@@ -124,11 +119,7 @@ fn put(rest: &mut &mut [u8], bytes: &[u8]) {
 }
 
 fn lrh(header: &Header, packet_len: usize) -> Lrh {
-    let next_header = if header.grh.is_some() {
-        LNH_GLOBAL
-    } else {
-        LNH_LOCAL
-    };
+    let next_header = if header.grh.is_some() { LNH_GLOBAL } else { LNH_LOCAL };
     Lrh {
         // Every service level is mapped to VL 0, the one data lane that all ports have (IBA 7.6).
         vl_version: 0,
@@ -164,11 +155,7 @@ fn bth(transit: &Transit, number: u32, payload_len: usize) -> Bth {
 }
 
 fn deth(header: &Header, qkey: Qkey) -> Deth {
-    Deth {
-        qkey: U32::new(qkey.0),
-        reserved: 0,
-        source_qpn: header.source_qpn.to_bytes(),
-    }
+    Deth { qkey: U32::new(qkey.0), reserved: 0, source_qpn: header.source_qpn.to_bytes() }
 }
 
 fn aeth(syndrome: Syndrome, msn: u32) -> Aeth {
@@ -183,9 +170,5 @@ fn aeth(syndrome: Syndrome, msn: u32) -> Aeth {
 
 const _: () = assert!(
     PACKET_BYTES_MAX
-        >= packet_bytes(
-            true,
-            size_of::<Bth>() + size_of::<Deth>(),
-            IbMtu::Mtu4096.bytes()
-        )
+        >= packet_bytes(true, size_of::<Bth>() + size_of::<Deth>(), IbMtu::Mtu4096.bytes())
 );

@@ -74,14 +74,7 @@ impl Connection {
     pub(crate) fn new(srq: Option<Key>, messages_max: u32) -> Result<Self, TryReserveError> {
         let mut messages = VecDeque::new();
         messages.try_reserve_exact(messages_max as usize)?;
-        Ok(Self {
-            srq,
-            epoch: 0,
-            is_scheduled: false,
-            messages,
-            responder: None,
-            requester: None,
-        })
+        Ok(Self { srq, epoch: 0, is_scheduled: false, messages, responder: None, requester: None })
     }
 
     /// Forgets the connection: only what was made with the queue pair remains. The flight of a
@@ -94,12 +87,7 @@ impl Connection {
     }
 
     pub(crate) fn post(&mut self, wr_id: u64, packet: Packet) {
-        self.messages.push_back(Message {
-            wr_id,
-            packet,
-            psn: Psn::default(),
-            packet_count: 0,
-        });
+        self.messages.push_back(Message { wr_id, packet, psn: Psn::default(), packet_count: 0 });
     }
 
     /// Whether a message may leave now. In SQD only those do that have left before (IBA 10.3.1).
@@ -159,10 +147,7 @@ impl Connection {
         syndrome: Syndrome,
         psn: Psn,
     ) -> Option<(usize, Verdict)> {
-        let requester = self
-            .requester
-            .as_mut()
-            .filter(|requester| requester.sent > 0)?;
+        let requester = self.requester.as_mut().filter(|requester| requester.sent > 0)?;
         let first = self.messages.front()?.psn;
         let offset = psn.distance_from(first);
         if offset >= requester.next_psn.distance_from(first) {
@@ -241,11 +226,7 @@ impl Requester {
     /// Something that could have brought an acknowledgement is no more.
     pub(crate) fn land(&mut self) -> Verdict {
         self.in_flight = self.in_flight.saturating_sub(1);
-        if self.in_flight == 0 && self.under_way > 0 {
-            self.retry()
-        } else {
-            Verdict::GoOn
-        }
+        if self.in_flight == 0 && self.under_way > 0 { self.retry() } else { Verdict::GoOn }
     }
 
     const fn never_repeats(&self) -> bool {
@@ -356,15 +337,10 @@ impl Responder {
     pub(crate) fn accept_again(&mut self) {
         match self.response {
             // A refusal that has not left says the same.
-            Some(Response {
-                syndrome: Syndrome::RnrNak(_) | Syndrome::Nak(_),
-                ..
-            }) => {}
-            None
-            | Some(Response {
-                syndrome: Syndrome::Ack,
-                ..
-            }) => self.respond(Syndrome::Ack, self.expected.previous()),
+            Some(Response { syndrome: Syndrome::RnrNak(_) | Syndrome::Nak(_), .. }) => {}
+            None | Some(Response { syndrome: Syndrome::Ack, .. }) => {
+                self.respond(Syndrome::Ack, self.expected.previous())
+            }
         }
     }
 
@@ -394,11 +370,6 @@ impl Responder {
     /// coalescing).
     fn respond(&mut self, syndrome: Syndrome, psn: Psn) {
         let flight = self.response.and_then(|response| response.flight);
-        self.response = Some(Response {
-            syndrome,
-            psn,
-            msn: self.msn,
-            flight,
-        });
+        self.response = Some(Response { syndrome, psn, msn: self.msn, flight });
     }
 }

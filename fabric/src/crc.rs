@@ -142,10 +142,7 @@ mod tests {
     fn the_vcrc_by_table_is_that_of_the_division() {
         for packet in [&LOCAL[..], &GLOBAL, &[0; 7], &[0xFF; 3], &[]] {
             let [first, second] = vcrc(packet).map(u8::reverse_bits);
-            assert_eq!(
-                u16::from_be_bytes([first, second]),
-                vcrc_by_division(packet)
-            );
+            assert_eq!(u16::from_be_bytes([first, second]), vcrc_by_division(packet));
         }
         assert_eq!(VCRC_TABLE[252..], [0x2583, 0x3E22, 0x12C1, 0x0960]);
     }

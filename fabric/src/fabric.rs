@@ -146,9 +146,7 @@ impl Fabric {
         self.hcas.try_reserve(1).map_err(out_of_memory)?;
         self.ports.try_reserve(port_count).map_err(out_of_memory)?;
         // One copy of a multicast packet for every port.
-        self.ready
-            .try_reserve(self.ports.len() + port_count)
-            .map_err(out_of_memory)?;
+        self.ready.try_reserve(self.ports.len() + port_count).map_err(out_of_memory)?;
         let first = self.ports.len();
         let hca = HcaId(self.hcas.len() as u32);
         for number in 1..=config.port_count {
@@ -166,8 +164,7 @@ impl Fabric {
 
     /// The ports of an adapter, in the order of their numbers.
     pub fn hca_ports(&self, hca: HcaId) -> impl Iterator<Item = PortId> + '_ {
-        self.ports()
-            .filter(move |port| self.ports[port.index()].hca == hca)
+        self.ports().filter(move |port| self.ports[port.index()].hca == hca)
     }
 
     /// All ports.

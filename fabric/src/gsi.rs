@@ -120,9 +120,7 @@ impl Gsi {
     pub fn open(fabric: &mut Fabric, port: PortId, context: u64) -> Result<Self, CreateError> {
         let hca = fabric.query_port(port).ok_or(CreateError::Unknown)?.hca;
         let mut handles = VecDeque::new();
-        handles
-            .try_reserve_exact(QUEUE_LEN as usize)
-            .map_err(|_| CreateError::OutOfMemory)?;
+        handles.try_reserve_exact(QUEUE_LEN as usize).map_err(|_| CreateError::OutOfMemory)?;
         let send_cq = fabric.create_cq(hca, QUEUE_LEN, context)?;
         let receive_cq = match fabric.create_cq(hca, QUEUE_LEN, context) {
             Ok(cq) => cq,
@@ -160,10 +158,7 @@ impl Gsi {
 
     fn start(&self, fabric: &mut Fabric) {
         let changes = [
-            QpChange::Init {
-                pkey_index: PkeyIndex::default(),
-                qkey: Qkey::GSI,
-            },
+            QpChange::Init { pkey_index: PkeyIndex::default(), qkey: Qkey::GSI },
             QpChange::ReadyToReceive,
             QpChange::ReadyToSend,
         ];
@@ -202,9 +197,7 @@ impl Gsi {
         }
         let out_of_memory = |_| CreateError::OutOfMemory;
         let mut queue = VecDeque::new();
-        queue
-            .try_reserve_exact(AGENT_QUEUE_LEN)
-            .map_err(out_of_memory)?;
+        queue.try_reserve_exact(AGENT_QUEUE_LEN).map_err(out_of_memory)?;
         self.agents.try_reserve(1).map_err(out_of_memory)?;
         // Agents are never taken away, so this number is nobody else's.
         let id = AgentId(self.agents.len() as u32 + 1);
@@ -244,9 +237,7 @@ impl Gsi {
             rate: RateCode::new(0).ok_or(GsiSendError::OutOfMemory)?,
             grh: None,
         };
-        let ah = fabric
-            .create_ah(self.port, &address)
-            .map_err(|_| GsiSendError::OutOfMemory)?;
+        let ah = fabric.create_ah(self.port, &address).map_err(|_| GsiSendError::OutOfMemory)?;
         let Some(packet) = fabric.pool_mut().allocate_from(mad) else {
             let _ = fabric.destroy_ah(ah);
             return Err(GsiSendError::OutOfMemory);
@@ -313,10 +304,7 @@ impl Gsi {
     }
 
     fn post_receive(&self, fabric: &mut Fabric) {
-        let request = ReceiveRequest {
-            wr_id: 0,
-            bytes: (GRH_BYTES + MAD_BYTES) as u32,
-        };
+        let request = ReceiveRequest { wr_id: 0, bytes: (GRH_BYTES + MAD_BYTES) as u32 };
         let result = fabric.post_receive(self.qp, request);
         debug_assert!(result.is_ok(), "a receive for every one that completed");
     }

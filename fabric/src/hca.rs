@@ -31,13 +31,7 @@ pub struct HcaConfig {
 impl HcaConfig {
     /// An adapter with one port.
     pub const fn with_guid(guid: u64) -> Self {
-        Self {
-            guid,
-            port_count: 1,
-            mtu: IbMtu::Mtu2048,
-            pkey_table_len: 16,
-            gid_table_len: 16,
-        }
+        Self { guid, port_count: 1, mtu: IbMtu::Mtu2048, pkey_table_len: 16, gid_table_len: 16 }
     }
 }
 
@@ -87,10 +81,7 @@ impl Hca {
 
     /// Puts a completion into a queue and raises a notification if it is armed.
     pub(crate) fn complete(&mut self, cq: Key, completion: Completion, outlet: &mut Outlet) {
-        let id = CqId {
-            hca: self.id,
-            key: cq,
-        };
+        let id = CqId { hca: self.id, key: cq };
         let is_wedged = self.is_wedged;
         let Some(queue) = self.cqs.get_mut(cq) else {
             outlet.reclaim(completion);
@@ -125,10 +116,7 @@ impl Hca {
     fn notify(cq: CqId, queue: &mut Cq, outlet: &mut Outlet) {
         queue.notice = match queue.notice {
             Notice::Armed => {
-                outlet.notifications.push_back(Notification {
-                    cq,
-                    context: queue.context,
-                });
+                outlet.notifications.push_back(Notification { cq, context: queue.context });
                 Notice::Raised
             }
             // One that is on its way will make the owner look.
@@ -160,12 +148,8 @@ impl Hca {
             let receive = queue_pair.receives.pop_front()?;
             Some((queue_pair.receive_cq, queue_pair.qpn, receive.wr_id))
         }) {
-            let completion = Completion {
-                qp,
-                qpn,
-                wr_id,
-                outcome: Outcome::ReceiveFailed(WorkError::Flushed),
-            };
+            let completion =
+                Completion { qp, qpn, wr_id, outcome: Outcome::ReceiveFailed(WorkError::Flushed) };
             self.complete(cq, completion, outlet);
         }
         self.flush_sends(qp, outlet);
@@ -192,12 +176,7 @@ impl Hca {
             return false;
         };
         outlet.pool.free(packet);
-        let completion = Completion {
-            qp,
-            qpn: queue_pair.qpn,
-            wr_id,
-            outcome: outcome(),
-        };
+        let completion = Completion { qp, qpn: queue_pair.qpn, wr_id, outcome: outcome() };
         let cq = queue_pair.send_cq;
         self.complete(cq, completion, outlet);
         true

@@ -63,12 +63,7 @@ pub struct NodeConfig {
 impl NodeConfig {
     /// What a host needs.
     pub const fn with_context(context: u64) -> Self {
-        Self {
-            context,
-            sa_requests_max: 1024,
-            delivered_max: 1024,
-            events_max: 256,
-        }
+        Self { context, sa_requests_max: 1024, delivered_max: 1024, events_max: 256 }
     }
 }
 
@@ -195,12 +190,8 @@ impl Node {
         let limits = &config.limits;
         let out_of_memory = |_| NodeError::Verb(CreateError::OutOfMemory);
         self.interfaces.try_reserve(1).map_err(out_of_memory)?;
-        self.outputs
-            .reserve_actions(limits)
-            .map_err(out_of_memory)?;
-        let port = fabric
-            .port_attributes(self.port, config.pkey)
-            .ok_or(CreateError::Unknown)?;
+        self.outputs.reserve_actions(limits).map_err(out_of_memory)?;
+        let port = fabric.port_attributes(self.port, config.pkey).ok_or(CreateError::Unknown)?;
         let wiring = Wiring::open(fabric, self.port, self.context, limits)?;
         let attached = Interface::attach(Config {
             qpn: wiring.qpn,
@@ -216,13 +207,8 @@ impl Node {
                 return Err(NodeError::Attach(error));
             }
         };
-        let slot = Some(Slot {
-            interface,
-            pkey: config.pkey,
-            wiring,
-            deadline: None,
-            is_detached: false,
-        });
+        let slot =
+            Some(Slot { interface, pkey: config.pkey, wiring, deadline: None, is_detached: false });
         let vacant = self.interfaces.iter().position(Option::is_none);
         let index = vacant.unwrap_or(self.interfaces.len());
         match self.interfaces.get_mut(index) {
@@ -437,12 +423,7 @@ impl Node {
 
     fn shell<'a>(&'a mut self, fabric: &'a mut Fabric, id: InterfaceId) -> Option<NodeShell<'a>> {
         let slot = self.interfaces.get_mut(id.index())?.as_mut()?;
-        Some(NodeShell {
-            id,
-            slot,
-            outputs: &mut self.outputs,
-            fabric,
-        })
+        Some(NodeShell { id, slot, outputs: &mut self.outputs, fabric })
     }
 
     fn feed_answer(&mut self, now: Instant, fabric: &mut Fabric, query: Query, answer: Answer) {

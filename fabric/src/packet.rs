@@ -31,10 +31,7 @@ pub struct PoolLimits {
 
 impl PoolLimits {
     /// Enough for a few busy hosts.
-    pub const DEFAULT: Self = Self {
-        small_max: 16_384,
-        large_max: 64,
-    };
+    pub const DEFAULT: Self = Self { small_max: 16_384, large_max: 64 };
 }
 
 /// Where packets come from and go back to.
@@ -82,11 +79,7 @@ impl Pool {
         } else {
             return None;
         };
-        Some(Packet {
-            buffer: class.take()?,
-            start: HEADROOM_BYTES as u32,
-            len: len as u32,
-        })
+        Some(Packet { buffer: class.take()?, start: HEADROOM_BYTES as u32, len: len as u32 })
     }
 
     /// A packet that holds `bytes`; `None` as for [`Self::allocate`].
@@ -129,12 +122,7 @@ impl Class {
     fn new(packet_bytes_max: usize, max: u32) -> Result<Self, TryReserveError> {
         let mut free = Vec::new();
         free.try_reserve_exact(max as usize)?;
-        Ok(Self {
-            free,
-            packet_bytes_max,
-            made: 0,
-            max,
-        })
+        Ok(Self { free, packet_bytes_max, made: 0, max })
     }
 
     const fn buffer_bytes(&self) -> usize {
@@ -159,10 +147,7 @@ impl Class {
 
     fn put(&mut self, buffer: Box<[u8]>) {
         // A buffer of another pool would make the list grow past what was reserved for it.
-        debug_assert!(
-            self.free.len() < self.made as usize,
-            "a packet of another pool"
-        );
+        debug_assert!(self.free.len() < self.made as usize, "a packet of another pool");
         if self.free.len() < self.made as usize {
             self.free.push(buffer);
         }
@@ -187,11 +172,7 @@ pub struct Packet {
 impl Packet {
     /// A packet of no bytes, without a buffer: it comes from no pool and may be dropped.
     pub fn empty() -> Self {
-        Self {
-            buffer: Box::default(),
-            start: 0,
-            len: 0,
-        }
+        Self { buffer: Box::default(), start: 0, len: 0 }
     }
 
     /// The bytes.
@@ -277,10 +258,7 @@ impl Drop for Packet {
     fn drop(&mut self) {
         #[cfg(all(debug_assertions, any(test, feature = "std")))]
         if !self.buffer.is_empty() && !std::thread::panicking() {
-            panic!(
-                "a packet of {} bytes was dropped without Pool::free",
-                self.len
-            );
+            panic!("a packet of {} bytes was dropped without Pool::free", self.len);
         }
     }
 }
@@ -290,11 +268,7 @@ mod tests {
     use super::*;
 
     fn pool(small_max: u32, large_max: u32) -> Pool {
-        Pool::new(PoolLimits {
-            small_max,
-            large_max,
-        })
-        .unwrap()
+        Pool::new(PoolLimits { small_max, large_max }).unwrap()
     }
 
     #[test]

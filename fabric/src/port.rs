@@ -155,15 +155,11 @@ impl Port {
         let entries = || {
             (0..).zip(&self.pkeys).filter_map(move |(index, entry)| {
                 let own = (*entry)?;
-                (own.full() == pkey.full()).then_some(Partition {
-                    pkey: own,
-                    index: PkeyIndex(index),
-                })
+                (own.full() == pkey.full())
+                    .then_some(Partition { pkey: own, index: PkeyIndex(index) })
             })
         };
-        entries()
-            .find(|partition| partition.pkey.is_full_member())
-            .or_else(|| entries().next())
+        entries().find(|partition| partition.pkey.is_full_member()).or_else(|| entries().next())
     }
 
     pub(crate) fn attachment(&self, group: (Mlid, Mgid)) -> Option<&Attachment> {
@@ -173,8 +169,7 @@ impl Port {
 
     /// Where the group is in the list, or where it would be.
     pub(crate) fn find_attachment(&self, group: (Mlid, Mgid)) -> Result<usize, usize> {
-        self.attachments
-            .binary_search_by_key(&group, |attachment| attachment.group)
+        self.attachments.binary_search_by_key(&group, |attachment| attachment.group)
     }
 }
 

@@ -12,11 +12,7 @@ impl Psn {
 
     /// `None` above 24 bits.
     pub const fn new(value: u32) -> Option<Self> {
-        if value <= MASK {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value <= MASK { Some(Self(value)) } else { None }
     }
 
     /// The 24 bits of the number.

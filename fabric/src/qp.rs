@@ -284,10 +284,9 @@ impl Qp {
             QpChange::RcReadyToSend(_) => (&[ReadyToReceive], ReadyToSend),
             // IBA 10.3.1: SQE is not for connected queue pairs, and RTR needs more than this.
             QpChange::ReadyToSend if is_connected => (&[SendQueueDrained], ReadyToSend),
-            QpChange::ReadyToSend => (
-                &[ReadyToReceive, SendQueueDrained, SendQueueError],
-                ReadyToSend,
-            ),
+            QpChange::ReadyToSend => {
+                (&[ReadyToReceive, SendQueueDrained, SendQueueError], ReadyToSend)
+            }
             QpChange::SetQkey(_) => (&[ReadyToSend, SendQueueDrained], self.state),
             QpChange::DrainSendQueue => (&[ReadyToSend], SendQueueDrained),
             QpChange::Error if self.state == Reset => return None,

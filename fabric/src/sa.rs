@@ -122,9 +122,7 @@ impl<T: Copy + Eq> Client<T> {
         tag: T,
         query: &PathQuery,
     ) -> Result<[u8; MAD_BYTES], TableFull> {
-        let request = Request::Path {
-            destination: query.destination,
-        };
+        let request = Request::Path { destination: query.destination };
         let transaction = self.enter_outstanding(now, tag, request)?;
         let mad = SaMad::request(
             Method::Get,
@@ -184,13 +182,7 @@ impl<T: Copy + Eq> Client<T> {
         tag: T,
     ) -> Result<[u8; MAD_BYTES], TableFull> {
         let transaction = self.enter_outstanding(now, tag, Request::Capabilities)?;
-        let mad = SaMad::request(
-            Method::Get,
-            Attribute::ClassPortInfo,
-            transaction,
-            0,
-            &[0u8; 0],
-        );
+        let mad = SaMad::request(Method::Get, Attribute::ClassPortInfo, transaction, 0, &[0u8; 0]);
         Ok(mad.to_bytes())
     }
 
@@ -246,8 +238,7 @@ impl<T: Copy + Eq> Client<T> {
     /// Forgets every request of this name. An answer that still comes is an unexpected one.
     pub fn cancel(&mut self, tag: T) {
         let before = self.outstanding.len();
-        self.outstanding
-            .retain(|outstanding| outstanding.tag != tag);
+        self.outstanding.retain(|outstanding| outstanding.tag != tag);
         self.counters.requests_cancelled += (before - self.outstanding.len()) as u64;
     }
 
@@ -277,15 +268,9 @@ impl<T: Copy + Eq> Client<T> {
         self.sequence_next = sequence.wrapping_add(1);
         // A clock that went back does not break the order of deadlines.
         let newest = self.outstanding.back().map(|newest| newest.deadline);
-        let deadline = newest.map_or(now + REQUEST_TIMEOUT, |newest| {
-            newest.max(now + REQUEST_TIMEOUT)
-        });
-        self.outstanding.push_back(Outstanding {
-            sequence,
-            tag,
-            request,
-            deadline,
-        });
+        let deadline =
+            newest.map_or(now + REQUEST_TIMEOUT, |newest| newest.max(now + REQUEST_TIMEOUT));
+        self.outstanding.push_back(Outstanding { sequence, tag, request, deadline });
         Ok((u64::from(self.agent) << 32) | u64::from(sequence))
     }
 
@@ -298,9 +283,7 @@ impl<T: Copy + Eq> Client<T> {
         let oldest = self.outstanding.front()?.sequence;
         let wanted = (transaction as u32).wrapping_sub(oldest);
         self.outstanding
-            .binary_search_by_key(&wanted, |outstanding| {
-                outstanding.sequence.wrapping_sub(oldest)
-            })
+            .binary_search_by_key(&wanted, |outstanding| outstanding.sequence.wrapping_sub(oldest))
             .ok()
     }
 

@@ -33,11 +33,7 @@ pub(crate) enum SlabError {
 
 impl<T> Slab<T> {
     pub(crate) const fn new(len_max: u32) -> Self {
-        Self {
-            places: Vec::new(),
-            vacant: Vec::new(),
-            len_max,
-        }
+        Self { places: Vec::new(), vacant: Vec::new(), len_max }
     }
 
     /// Adds the value that `make` makes of its key.
@@ -47,10 +43,7 @@ impl<T> Slab<T> {
         }
         let index = self.vacant.pop().ok_or(SlabError::Full)?;
         let place = &mut self.places[index as usize];
-        let key = Key {
-            index,
-            generation: place.generation,
-        };
+        let key = Key { index, generation: place.generation };
         place.value = Some(make(key));
         Ok(key)
     }
@@ -63,13 +56,8 @@ impl<T> Slab<T> {
         // Both lists have room for every place, so that removing never allocates.
         let out_of_memory = |_| SlabError::OutOfMemory;
         self.places.try_reserve(1).map_err(out_of_memory)?;
-        self.vacant
-            .try_reserve(self.places.len() + 1)
-            .map_err(out_of_memory)?;
-        self.places.push(Place {
-            generation: 0,
-            value: None,
-        });
+        self.vacant.try_reserve(self.places.len() + 1).map_err(out_of_memory)?;
+        self.places.push(Place { generation: 0, value: None });
         self.vacant.push(index);
         Ok(())
     }
@@ -87,10 +75,7 @@ impl<T> Slab<T> {
 
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let place = self.places.get(key.index as usize)?;
-        place
-            .value
-            .as_ref()
-            .filter(|_| place.generation == key.generation)
+        place.value.as_ref().filter(|_| place.generation == key.generation)
     }
 
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {

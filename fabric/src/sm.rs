@@ -193,21 +193,15 @@ impl From<TryReserveError> for SmError {
 
 impl SmLimits {
     /// What a laboratory or a simulated world needs.
-    pub const DEFAULT: Self = Self {
-        ports_max: 1024,
-        groups_max: 4096,
-        members_max: 16 * 1024,
-        refusals_max: 64,
-    };
+    pub const DEFAULT: Self =
+        Self { ports_max: 1024, groups_max: 4096, members_max: 16 * 1024, refusals_max: 64 };
 }
 
 impl SmConfig {
     /// A fabric as most are: 2048 bytes, 10 Gb/s, the Q_Key and rate that OpenSM gives to IPoIB.
     pub fn new(limits: SmLimits) -> Self {
         Self {
-            capabilities: SaCapabilities {
-                send_only_full_member: true,
-            },
+            capabilities: SaCapabilities { send_only_full_member: true },
             hop_limit: 0,
             sl: ServiceLevel::default(),
             // 4.096 µs times 2 to the 18th: about a second.
@@ -317,10 +311,7 @@ impl<P: Copy + Ord> SubnetManager<P> {
             for index in 0..self.ports.len() {
                 if let Some(other) = self.ports.active_at(index) {
                     let sm_lid = lid;
-                    self.command(Command::SetSmLid {
-                        port: other,
-                        sm_lid,
-                    });
+                    self.command(Command::SetSmLid { port: other, sm_lid });
                     let event = PortEvent::SmChanged;
                     self.command(Command::Notify { port: other, event });
                 }

@@ -27,12 +27,7 @@ impl Srq {
     pub(crate) fn new(receives_max: u32) -> Result<Self, TryReserveError> {
         let mut receives = VecDeque::new();
         receives.try_reserve_exact(receives_max as usize)?;
-        Ok(Self {
-            receives,
-            receives_max: receives_max as usize,
-            limit: 0,
-            user_count: 0,
-        })
+        Ok(Self { receives, receives_max: receives_max as usize, limit: 0, user_count: 0 })
     }
 
     /// The oldest receive, and whether the limit is passed with it (IBA 10.2.9.2).

@@ -84,13 +84,7 @@ impl Subnet {
                 return Err(error.into());
             }
         };
-        let mut subnet = Self {
-            manager,
-            gsi,
-            agent,
-            rate,
-            counters: SubnetCounters::default(),
-        };
+        let mut subnet = Self { manager, gsi, agent, rate, counters: SubnetCounters::default() };
         fabric.set_port_state(port, PortState::Init)?;
         subnet.poll(fabric);
         Ok(subnet)
@@ -178,12 +172,7 @@ fn port_config(
     rate: RateCode,
 ) -> Result<PortConfig, ManagementError> {
     let status = fabric.query_port(port).ok_or(ManagementError::Unknown)?;
-    Ok(PortConfig {
-        guid: status.guid,
-        gid: status.gid,
-        mtu: status.mtu,
-        rate,
-    })
+    Ok(PortConfig { guid: status.guid, gid: status.gid, mtu: status.mtu, rate })
 }
 
 fn carry_out(fabric: &mut Fabric, command: Command<PortId>) -> Result<(), ManagementError> {
@@ -198,10 +187,7 @@ fn carry_out(fabric: &mut Fabric, command: Command<PortId>) -> Result<(), Manage
         Command::SetLid { port, lid } => fabric.set_lid(port, Some(lid)),
         Command::SetPkeyTable { port, table } => fabric.set_pkey_table(port, table.entries()),
         Command::SetSmLid { port, sm_lid } => {
-            let sm = SmAddress {
-                lid: sm_lid,
-                sl: ServiceLevel::default(),
-            };
+            let sm = SmAddress { lid: sm_lid, sl: ServiceLevel::default() };
             fabric.set_sm(port, Some(sm))
         }
     }

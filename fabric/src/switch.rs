@@ -36,11 +36,7 @@ pub struct OutOfMemory;
 
 impl Switch {
     pub(crate) fn new() -> Self {
-        Self {
-            unicast: Vec::new(),
-            multicast: Vec::new(),
-            counters: SwitchCounters::default(),
-        }
+        Self { unicast: Vec::new(), multicast: Vec::new(), counters: SwitchCounters::default() }
     }
 
     pub(crate) fn port(&self, lid: Lid) -> Option<PortId> {
@@ -89,9 +85,7 @@ fn multicast_place(mlid: Mlid) -> usize {
 
 fn grow<T: Default>(table: &mut Vec<T>, len: usize) -> Result<(), OutOfMemory> {
     if len > table.len() {
-        table
-            .try_reserve(len - table.len())
-            .map_err(|_| OutOfMemory)?;
+        table.try_reserve(len - table.len()).map_err(|_| OutOfMemory)?;
         table.resize_with(len, T::default);
     }
     Ok(())

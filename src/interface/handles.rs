@@ -32,18 +32,12 @@ impl<B: PacketBuf> Interface<B> {
         let handle = HandleId(place);
         let op = self.begin_operation(Target::Handle(place));
         let (next, action) = match state {
-            HandleState::CreateWanted(address) => (
-                HandleState::Creating,
-                Action::CreateAddressHandle {
-                    op,
-                    handle,
-                    address,
-                },
-            ),
-            HandleState::DestroyWanted => (
-                HandleState::Destroying,
-                Action::DestroyAddressHandle { op, handle },
-            ),
+            HandleState::CreateWanted(address) => {
+                (HandleState::Creating, Action::CreateAddressHandle { op, handle, address })
+            }
+            HandleState::DestroyWanted => {
+                (HandleState::Destroying, Action::DestroyAddressHandle { op, handle })
+            }
             HandleState::Creating
             | HandleState::CreatingUnwanted
             | HandleState::Live { .. }

@@ -229,11 +229,7 @@ impl<B: PacketBuf> Interface<B> {
     /// Gives up every group, in the way that the port allows.
     fn give_up_groups(&mut self, reason: DropReason, sink: &mut impl PacketSink<B>) {
         // A port that is not ACTIVE sends no MADs, and the subnet manager forgets its members.
-        let then = if is_usable(&self.port) {
-            AfterLeft::Leave
-        } else {
-            AfterLeft::Forget
-        };
+        let then = if is_usable(&self.port) { AfterLeft::Leave } else { AfterLeft::Forget };
         for place in 0..self.groups.capacity() {
             let Some(group) = self.groups.get_mut(place) else {
                 continue;
@@ -295,16 +291,10 @@ impl<B: PacketBuf> Interface<B> {
         self.qkey = parameters.qkey;
         match self.queue_pair.state {
             QueuePairState::Open { index, qkey } if qkey != Some(self.qkey) => {
-                self.enter_queue_pair(QueuePairState::QkeyWanted {
-                    index,
-                    qkey: self.qkey,
-                });
+                self.enter_queue_pair(QueuePairState::QkeyWanted { index, qkey: self.qkey });
             }
             QueuePairState::QkeyWanted { index, .. } => {
-                self.queue_pair.state = QueuePairState::QkeyWanted {
-                    index,
-                    qkey: self.qkey,
-                };
+                self.queue_pair.state = QueuePairState::QkeyWanted { index, qkey: self.qkey };
             }
             QueuePairState::Open { .. }
             | QueuePairState::Reset
@@ -324,10 +314,7 @@ impl<B: PacketBuf> Interface<B> {
     /// The only way to change the state of the queue pair.
     fn enter_queue_pair(&mut self, state: QueuePairState) {
         self.queue_pair.state = state;
-        let reopen_at = self
-            .queue_pair
-            .reopen_at
-            .filter(|_| state == QueuePairState::Reset);
+        let reopen_at = self.queue_pair.reopen_at.filter(|_| state == QueuePairState::Reset);
         self.set_timer(Target::QueuePair, state.ends_at().or(reopen_at));
         if state.wanted().is_some() {
             self.push_work(Target::QueuePair);
@@ -405,10 +392,7 @@ impl<B: PacketBuf> Interface<B> {
         match (self.queue_pair.state, result) {
             (QueuePairState::Opening(index), Ok(())) => self.enter_open(now, index, datapath),
             (QueuePairState::SettingQkey { index, qkey }, Ok(())) => {
-                self.enter_queue_pair(QueuePairState::Open {
-                    index,
-                    qkey: Some(qkey),
-                });
+                self.enter_queue_pair(QueuePairState::Open { index, qkey: Some(qkey) });
                 self.refill_receives(now, datapath);
             }
             (QueuePairState::Opening(_) | QueuePairState::SettingQkey { .. }, Err(VerbError)) => {
@@ -418,9 +402,7 @@ impl<B: PacketBuf> Interface<B> {
             }
             (QueuePairState::CloseWaiting, _) => self.enter_queue_pair(QueuePairState::ErrorWanted),
             (QueuePairState::Erring, Ok(())) => {
-                self.enter_queue_pair(QueuePairState::Draining {
-                    deadline: now + DRAIN_MAX,
-                });
+                self.enter_queue_pair(QueuePairState::Draining { deadline: now + DRAIN_MAX });
                 self.finish_queue_pair_drain();
             }
             // A queue pair that cannot go to the error state can still be reset.

@@ -26,10 +26,7 @@ impl<B: PacketBuf> Interface<B> {
         packet: B,
         datapath: &mut impl DataPath<B>,
     ) -> Result<(), RingFull<B>> {
-        if !self
-            .broadcast
-            .is_some_and(|broadcast| broadcast.contains(mgid))
-        {
+        if !self.broadcast.is_some_and(|broadcast| broadcast.contains(mgid)) {
             self.drop_packet(packet, DropReason::InvalidDestination, datapath);
             return Ok(());
         }
@@ -51,21 +48,14 @@ impl<B: PacketBuf> Interface<B> {
         let mtu = self.mtu_of_group(place);
         if packet.len() > mtu {
             let to = LinkAddress::multicast(mgid);
-            self.send_oversize(
-                &to,
-                mtu,
-                protocol,
-                packet,
-                datapath,
-                |this, piece, datapath| {
-                    if let Err(RingFull(piece)) =
-                        this.send_to_group(now, place, protocol, piece, datapath)
-                    {
-                        this.queue_on_group(now, place, protocol, piece, datapath);
-                        this.push_backlog(Target::Group(place));
-                    }
-                },
-            );
+            self.send_oversize(&to, mtu, protocol, packet, datapath, |this, piece, datapath| {
+                if let Err(RingFull(piece)) =
+                    this.send_to_group(now, place, protocol, piece, datapath)
+                {
+                    this.queue_on_group(now, place, protocol, piece, datapath);
+                    this.push_backlog(Target::Group(place));
+                }
+            });
             return Ok(());
         }
         self.send_to_group(now, place, protocol, packet, datapath)
@@ -84,11 +74,7 @@ impl<B: PacketBuf> Interface<B> {
             && let GroupState::Ready { handle, .. } = group.state
             && group.queue.is_empty()
         {
-            let route = Route {
-                handle,
-                qpn: Qpn::MULTICAST,
-                is_multicast: true,
-            };
+            let route = Route { handle, qpn: Qpn::MULTICAST, is_multicast: true };
             return match self.post(route, protocol, packet, datapath) {
                 Posting::Posted | Posting::Dropped => Ok(()),
                 Posting::RingFull(packet) => Err(RingFull(packet)),
@@ -170,24 +156,11 @@ impl<B: PacketBuf> Interface<B> {
         let was_send_only = group.role == Role::SendOnly;
         group.role = Role::Listed;
         group.is_wanted = true;
-        if let GroupState::Ready {
-            joined,
-            is_attached,
-            handle,
-            ..
-        } = group.state
+        if let GroupState::Ready { joined, is_attached, handle, .. } = group.state
             && was_send_only
         {
             let renewal = Renewal::Wanted(self.first_try(Role::Listed));
-            self.enter_group(
-                place,
-                GroupState::Ready {
-                    joined,
-                    is_attached,
-                    handle,
-                    renewal,
-                },
-            );
+            self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });
         }
         self.start_group(place);
     }
@@ -235,29 +208,17 @@ impl<B: PacketBuf> Interface<B> {
         let Some(group) = self.groups.get(place) else {
             return;
         };
-        let at = [group.hold_until, group.state.ends_at()]
-            .into_iter()
-            .flatten()
-            .min();
+        let at = [group.hold_until, group.state.ends_at()].into_iter().flatten().min();
         self.set_timer(Target::Group(place), at);
     }
 
     pub(super) fn next_group_action(&mut self, place: u32) -> Option<Action> {
         let group = self.groups.get(place)?;
-        let Group {
-            mgid,
-            state,
-            claim,
-            operation: generation,
-            ..
-        } = *group;
+        let Group { mgid, state, claim, operation: generation, .. } = *group;
         if state == GroupState::CancelWanted {
             self.forget_group(place);
             return Some(Action::CancelQuery {
-                op: OpId {
-                    target: Target::Group(place),
-                    generation,
-                },
+                op: OpId { target: Target::Group(place), generation },
             });
         }
         if !state.wants_action() {
@@ -266,10 +227,9 @@ impl<B: PacketBuf> Interface<B> {
         let op = self.begin_operation(Target::Group(place));
         self.groups.get_mut(place)?.operation = op.generation;
         let (next, action) = match state {
-            GroupState::JoinWanted(attempt) => (
-                GroupState::Joining(attempt),
-                self.join_action(op, place, attempt)?,
-            ),
+            GroupState::JoinWanted(attempt) => {
+                (GroupState::Joining(attempt), self.join_action(op, place, attempt)?)
+            }
             GroupState::Ready {
                 joined,
                 is_attached,
@@ -277,42 +237,22 @@ impl<B: PacketBuf> Interface<B> {
                 renewal: Renewal::Wanted(attempt),
             } => {
                 let renewal = Renewal::Joining(attempt);
-                let next = GroupState::Ready {
-                    joined,
-                    is_attached,
-                    handle,
-                    renewal,
-                };
+                let next = GroupState::Ready { joined, is_attached, handle, renewal };
                 (next, self.join_action(op, place, attempt)?)
             }
             GroupState::AttachWanted(joined) => {
                 let mlid = joined.record.mlid;
-                (
-                    GroupState::Attaching(joined),
-                    Action::AttachGroup { op, mgid, mlid },
-                )
+                (GroupState::Attaching(joined), Action::AttachGroup { op, mgid, mlid })
             }
             GroupState::DetachWanted(left) => {
                 let (mgid, mlid) = left.attached?;
-                (
-                    GroupState::Detaching(left),
-                    Action::DetachGroup { op, mgid, mlid },
-                )
+                (GroupState::Detaching(left), Action::DetachGroup { op, mgid, mlid })
             }
             GroupState::LeaveWanted { tries } => {
-                let Claim {
-                    mgid,
-                    port_gid,
-                    join_states,
-                } = claim?;
+                let Claim { mgid, port_gid, join_states } = claim?;
                 let membership = join_states.next_to_leave()?;
                 self.counters.count(Counter::Leaves);
-                let action = Action::LeaveGroup {
-                    op,
-                    mgid,
-                    port_gid,
-                    membership,
-                };
+                let action = Action::LeaveGroup { op, mgid, port_gid, membership };
                 (GroupState::Leaving { tries }, action)
             }
             GroupState::Idle
@@ -369,14 +309,7 @@ impl<B: PacketBuf> Interface<B> {
             // A group that cannot be detached is the adapter's to keep; the core lets go.
             (GroupState::AttachAbandoned(left), Err(VerbError))
             | (GroupState::Detaching(left), _) => {
-                self.detach_or_leave(
-                    place,
-                    Left {
-                        attached: None,
-                        ..left
-                    },
-                    sink,
-                );
+                self.detach_or_leave(place, Left { attached: None, ..left }, sink);
             }
             (
                 GroupState::Idle
@@ -423,17 +356,10 @@ impl<B: PacketBuf> Interface<B> {
             GroupState::BackingOff { attempt, .. } => {
                 self.enter_group(place, GroupState::JoinWanted(Try { attempt, ..first }));
             }
-            GroupState::Ready {
-                renewal: Renewal::BackingOff { attempt, .. },
-                ..
-            } => {
+            GroupState::Ready { renewal: Renewal::BackingOff { attempt, .. }, .. } => {
                 self.enter_renewal(place, Renewal::Wanted(Try { attempt, ..first }));
             }
-            GroupState::Unusable {
-                joined,
-                is_attached,
-                ..
-            } => {
+            GroupState::Unusable { joined, is_attached, .. } => {
                 self.use_membership(now, place, joined, is_attached);
             }
             GroupState::LeaveBackingOff { tries, .. } => self.leave_or_settle(place, tries, sink),
@@ -520,21 +446,13 @@ impl<B: PacketBuf> Interface<B> {
             let Some(group) = self.groups.get_mut(place) else {
                 return;
             };
-            let Some(Pending {
-                protocol,
-                packet,
-                bytes: _,
-            }) = self.pending.pop(&mut group.queue)
+            let Some(Pending { protocol, packet, bytes: _ }) = self.pending.pop(&mut group.queue)
             else {
                 group.hold_until = None;
                 self.arm_group(place);
                 return;
             };
-            let route = Route {
-                handle,
-                qpn: Qpn::MULTICAST,
-                is_multicast: true,
-            };
+            let route = Route { handle, qpn: Qpn::MULTICAST, is_multicast: true };
             if packet.len() > mtu {
                 // The group turned out narrower than the link.
                 let to = LinkAddress::multicast(mgid);
@@ -565,12 +483,7 @@ impl<B: PacketBuf> Interface<B> {
 
     /// The MTU of a group: it may be narrower than the link (report B16).
     fn mtu_of_group(&self, place: u32) -> usize {
-        let joined = self
-            .groups
-            .get(place)
-            .and_then(|group| group.state.joined());
-        joined.map_or(self.datagram_mtu, |joined| {
-            self.mtu_within(joined.record.parameters.mtu)
-        })
+        let joined = self.groups.get(place).and_then(|group| group.state.joined());
+        joined.map_or(self.datagram_mtu, |joined| self.mtu_within(joined.record.parameters.mtu))
     }
 }

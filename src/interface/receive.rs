@@ -51,12 +51,7 @@ impl<B: PacketBuf> Interface<B> {
             self.drop_packet(receive.packet, reason, datapath);
             return;
         }
-        let Receive {
-            mut packet,
-            has_grh,
-            source_lid,
-            source_qpn,
-        } = receive;
+        let Receive { mut packet, has_grh, source_lid, source_qpn } = receive;
         // Hazard H8: a frame may be shorter than the two headers.
         let mut front = [0; FRONT_BYTES];
         let bytes = packet.len() - GRH_BYTES.min(packet.len());
@@ -87,10 +82,7 @@ impl<B: PacketBuf> Interface<B> {
     /// Decided by the destination GID of the GRH, as report B29 asks. Without a GRH it is unicast,
     /// and the 40 bytes in its place are not looked at.
     fn cast_of(&self, grh: Option<&Grh>) -> Cast {
-        let Some(group) = grh
-            .map(|grh| grh.destination)
-            .filter(|gid| gid.is_multicast())
-        else {
+        let Some(group) = grh.map(|grh| grh.destination).filter(|gid| gid.is_multicast()) else {
             return Cast::Unicast;
         };
         if self.broadcast().is_some_and(|mgid| mgid.gid() == group) {
@@ -121,12 +113,8 @@ impl<B: PacketBuf> Interface<B> {
             if packet.copy_out(0, &mut front).is_err() {
                 return;
             }
-            let Ok(ArpFront {
-                types: _,
-                link_address_bytes,
-                rest: _,
-                sender,
-            }) = ArpFront::read_from_bytes(&front)
+            let Ok(ArpFront { types: _, link_address_bytes, rest: _, sender }) =
+                ArpFront::read_from_bytes(&front)
             else {
                 return;
             };

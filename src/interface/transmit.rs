@@ -82,33 +82,17 @@ impl<B: PacketBuf> Interface<B> {
             self.drop_packet(packet, DropReason::TooBigSilent, datapath);
             return Posting::Dropped;
         }
-        if packet
-            .prepend(Encapsulation::new(protocol).as_bytes())
-            .is_err()
-        {
+        if packet.prepend(Encapsulation::new(protocol).as_bytes()).is_err() {
             self.drop_packet(packet, DropReason::NoHeadroom, datapath);
             return Posting::Dropped;
         }
-        let Route {
-            handle,
-            qpn,
-            is_multicast,
-        } = route;
+        let Route { handle, qpn, is_multicast } = route;
         // CAST: at most the MTU.
-        let posted = Posted {
-            handle,
-            bytes: packet.len() as u32,
-            is_multicast,
-        };
+        let posted = Posted { handle, bytes: packet.len() as u32, is_multicast };
         let Some(id) = self.sends.take(posted) else {
             return Posting::RingFull(packet);
         };
-        let send = DatagramSend {
-            id,
-            handle: HandleId(handle),
-            remote_qpn: qpn,
-            qkey: self.qkey,
-        };
+        let send = DatagramSend { id, handle: HandleId(handle), remote_qpn: qpn, qkey: self.qkey };
         match datapath.post_send(send, packet) {
             Ok(()) => {
                 self.handles.on_posted(handle);
@@ -158,11 +142,7 @@ impl<B: PacketBuf> Interface<B> {
 
     pub(super) fn pending(protocol: EtherType, packet: B) -> Pending<B> {
         let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-        Pending {
-            protocol,
-            packet,
-            bytes,
-        }
+        Pending { protocol, packet, bytes }
     }
 
     pub(super) fn on_send_completion(
@@ -172,12 +152,7 @@ impl<B: PacketBuf> Interface<B> {
         status: CompletionStatus,
         datapath: &mut impl DataPath<B>,
     ) {
-        let Some(Posted {
-            handle,
-            bytes,
-            is_multicast,
-        }) = self.sends.complete(id)
-        else {
+        let Some(Posted { handle, bytes, is_multicast }) = self.sends.complete(id) else {
             self.counters.count(Counter::StaleCompletions);
             return;
         };

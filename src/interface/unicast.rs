@@ -44,22 +44,15 @@ impl<B: PacketBuf> Interface<B> {
         let mtu = self.mtu_of_path(&state);
         if packet.len() > mtu {
             self.notice_too_big(place, mtu);
-            self.send_oversize(
-                to,
-                mtu,
-                protocol,
-                packet,
-                datapath,
-                |this, piece, datapath| {
-                    if let Err(RingFull(piece)) =
-                        this.send_to_path(now, place, protocol, piece, datapath)
-                    {
-                        // The first pieces are on their way, so the others wait for room.
-                        this.queue_on_path(now, place, protocol, piece, datapath);
-                        this.push_backlog(Target::Path(place));
-                    }
-                },
-            );
+            self.send_oversize(to, mtu, protocol, packet, datapath, |this, piece, datapath| {
+                if let Err(RingFull(piece)) =
+                    this.send_to_path(now, place, protocol, piece, datapath)
+                {
+                    // The first pieces are on their way, so the others wait for room.
+                    this.queue_on_path(now, place, protocol, piece, datapath);
+                    this.push_backlog(Target::Path(place));
+                }
+            });
             return Ok(());
         }
         self.send_to_path(now, place, protocol, packet, datapath)
@@ -80,28 +73,19 @@ impl<B: PacketBuf> Interface<B> {
         };
         let qpn = path.address.qpn();
         match path.state {
-            PathState::Ready {
-                handle, freshness, ..
-            } => {
+            PathState::Ready { handle, freshness, .. } => {
                 if let Freshness::Stale { since } = freshness
                     && since <= now
                 {
                     self.refresh_path(place);
                 }
-                let has_room = self
-                    .paths
-                    .get(place)
-                    .is_some_and(|path| path.queue.is_empty());
+                let has_room = self.paths.get(place).is_some_and(|path| path.queue.is_empty());
                 if !has_room {
                     // Packets wait for room in the ring already: this one goes behind them.
                     self.queue_on_path(now, place, protocol, packet, datapath);
                     return Ok(());
                 }
-                let route = Route {
-                    handle,
-                    qpn,
-                    is_multicast: false,
-                };
+                let route = Route { handle, qpn, is_multicast: false };
                 match self.post(route, protocol, packet, datapath) {
                     Posting::Posted => self.count_sent(place),
                     Posting::Dropped => {}
@@ -111,9 +95,7 @@ impl<B: PacketBuf> Interface<B> {
             PathState::Unreachable { attempt, retry_at } if retry_at <= now => {
                 self.enter_path(
                     place,
-                    PathState::QueryWanted {
-                        attempt: attempt.saturating_add(1),
-                    },
+                    PathState::QueryWanted { attempt: attempt.saturating_add(1) },
                 );
                 self.queue_on_path(now, place, protocol, packet, datapath);
             }
@@ -163,10 +145,7 @@ impl<B: PacketBuf> Interface<B> {
         let Some(path) = self.paths.get(place) else {
             return;
         };
-        let at = [path.hold_until, path.state.ends_at()]
-            .into_iter()
-            .flatten()
-            .min();
+        let at = [path.hold_until, path.state.ends_at()].into_iter().flatten().min();
         self.set_timer(Target::Path(place), at);
     }
 
@@ -207,10 +186,7 @@ impl<B: PacketBuf> Interface<B> {
             let is_asking = match path.state {
                 PathState::Querying { .. }
                 | PathState::CancelWanted
-                | PathState::Ready {
-                    freshness: Freshness::Querying,
-                    ..
-                } => true,
+                | PathState::Ready { freshness: Freshness::Querying, .. } => true,
                 PathState::Blocked
                 | PathState::QueryWanted { .. }
                 | PathState::BackingOff { .. }
@@ -233,11 +209,7 @@ impl<B: PacketBuf> Interface<B> {
 
     /// The link came up.
     pub(super) fn unblock_path(&mut self, place: u32) {
-        if self
-            .paths
-            .get(place)
-            .is_some_and(|path| path.state == PathState::Blocked)
-        {
+        if self.paths.get(place).is_some_and(|path| path.state == PathState::Blocked) {
             self.enter_path(place, fresh_query());
         }
     }
@@ -249,20 +221,9 @@ impl<B: PacketBuf> Interface<B> {
                 continue;
             };
             match path.state {
-                PathState::Ready {
-                    record,
-                    handle,
-                    freshness: Freshness::Fresh,
-                } => {
+                PathState::Ready { record, handle, freshness: Freshness::Fresh } => {
                     let freshness = Freshness::Stale { since: now };
-                    self.enter_path(
-                        place,
-                        PathState::Ready {
-                            record,
-                            handle,
-                            freshness,
-                        },
-                    );
+                    self.enter_path(place, PathState::Ready { record, handle, freshness });
                 }
                 PathState::BackingOff { .. } => self.enter_path(place, fresh_query()),
                 PathState::Unreachable { .. } => self.remove_path(place),
@@ -280,21 +241,10 @@ impl<B: PacketBuf> Interface<B> {
         let Some(path) = self.paths.get(place) else {
             return;
         };
-        if let PathState::Ready {
-            record,
-            handle,
-            freshness: Freshness::Stale { .. },
-        } = path.state
+        if let PathState::Ready { record, handle, freshness: Freshness::Stale { .. } } = path.state
         {
             let freshness = Freshness::QueryWanted;
-            self.enter_path(
-                place,
-                PathState::Ready {
-                    record,
-                    handle,
-                    freshness,
-                },
-            );
+            self.enter_path(place, PathState::Ready { record, handle, freshness });
         }
     }
 
@@ -303,10 +253,7 @@ impl<B: PacketBuf> Interface<B> {
         let Some(path) = self.paths.get(place) else {
             return;
         };
-        let PathState::Ready {
-            handle, freshness, ..
-        } = path.state
-        else {
+        let PathState::Ready { handle, freshness, .. } = path.state else {
             return;
         };
         self.counters.count(Counter::PathsMoved);
@@ -327,22 +274,13 @@ impl<B: PacketBuf> Interface<B> {
         let destination = path.address.gid();
         let next = match path.state {
             PathState::QueryWanted { attempt } => PathState::Querying { attempt },
-            PathState::Ready {
-                record,
-                handle,
-                freshness: Freshness::QueryWanted,
-            } => PathState::Ready {
-                record,
-                handle,
-                freshness: Freshness::Querying,
-            },
+            PathState::Ready { record, handle, freshness: Freshness::QueryWanted } => {
+                PathState::Ready { record, handle, freshness: Freshness::Querying }
+            }
             PathState::CancelWanted => {
                 self.remove_path(place);
                 return Some(Action::CancelQuery {
-                    op: OpId {
-                        target: Target::Path(place),
-                        generation,
-                    },
+                    op: OpId { target: Target::Path(place), generation },
                 });
             }
             PathState::Blocked
@@ -357,11 +295,7 @@ impl<B: PacketBuf> Interface<B> {
         self.paths.get_mut(place)?.operation = op.generation;
         self.enter_path(place, next);
         self.counters.count(Counter::PathQueries);
-        let query = PathQuery {
-            destination,
-            source: self.port.gid,
-            pkey,
-        };
+        let query = PathQuery { destination, source: self.port.gid, pkey };
         Some(Action::QueryPath { op, query })
     }
 
@@ -381,11 +315,7 @@ impl<B: PacketBuf> Interface<B> {
             return;
         };
         let answer = answer.and_then(|record| {
-            if record.destination == gid {
-                Ok(record)
-            } else {
-                Err(SaError::Unusable)
-            }
+            if record.destination == gid { Ok(record) } else { Err(SaError::Unusable) }
         });
         if answer.is_err() {
             self.counters.count(Counter::PathQueriesFailed);
@@ -408,14 +338,7 @@ impl<B: PacketBuf> Interface<B> {
                 self.notice_unresolved(place, error);
                 self.fail_path(now, place, attempt, DropReason::PathUnresolved, sink);
             }
-            (
-                PathState::Ready {
-                    record,
-                    handle,
-                    freshness: Freshness::Querying,
-                },
-                answer,
-            ) => {
+            (PathState::Ready { record, handle, freshness: Freshness::Querying }, answer) => {
                 self.on_path_refreshed(now, place, (record, handle), answer, sink);
             }
             (
@@ -442,13 +365,7 @@ impl<B: PacketBuf> Interface<B> {
         let (record, freshness) = match answer {
             Ok(new) if address_vector(&new) == address_vector(&old) => (new, Freshness::Fresh),
             Ok(new) => match self.make_handle(Target::Path(place), address_vector(&new)) {
-                Some(handle) => (
-                    old,
-                    Freshness::Replacing {
-                        record: new,
-                        handle,
-                    },
-                ),
+                Some(handle) => (old, Freshness::Replacing { record: new, handle }),
                 None => (old, still_stale(now)),
             },
             Err(error @ SaError::Refused(SaRefusal::NoRecords)) => {
@@ -461,14 +378,7 @@ impl<B: PacketBuf> Interface<B> {
                 (old, still_stale(now))
             }
         };
-        self.enter_path(
-            place,
-            PathState::Ready {
-                record,
-                handle,
-                freshness,
-            },
-        );
+        self.enter_path(place, PathState::Ready { record, handle, freshness });
     }
 
     /// A path has no way to its neighbour: what waits is dropped at once, and the SA is left alone
@@ -484,13 +394,7 @@ impl<B: PacketBuf> Interface<B> {
         let factor = 1u32.checked_shl(attempt.into()).unwrap_or(u32::MAX);
         let wait: Duration = PATH_RETRY_FIRST.saturating_mul(factor).min(PATH_RETRY_MAX);
         self.drop_path_queue(place, reason, sink);
-        self.enter_path(
-            place,
-            PathState::Unreachable {
-                attempt,
-                retry_at: now + wait,
-            },
-        );
+        self.enter_path(place, PathState::Unreachable { attempt, retry_at: now + wait });
     }
 
     pub(super) fn on_path_addressed(
@@ -507,14 +411,7 @@ impl<B: PacketBuf> Interface<B> {
         match path.state {
             PathState::Addressing { record, handle } if handle == created => {
                 path.noticed.unresolved = false;
-                self.enter_path(
-                    place,
-                    PathState::Ready {
-                        record,
-                        handle,
-                        freshness,
-                    },
-                );
+                self.enter_path(place, PathState::Ready { record, handle, freshness });
             }
             PathState::Ready {
                 handle: old,
@@ -523,14 +420,7 @@ impl<B: PacketBuf> Interface<B> {
             } if handle == created => {
                 self.counters.count(Counter::PathsReplaced);
                 self.retire_handle(old);
-                self.enter_path(
-                    place,
-                    PathState::Ready {
-                        record,
-                        handle,
-                        freshness,
-                    },
-                );
+                self.enter_path(place, PathState::Ready { record, handle, freshness });
             }
             PathState::Blocked
             | PathState::QueryWanted { .. }
@@ -564,14 +454,7 @@ impl<B: PacketBuf> Interface<B> {
                 freshness: Freshness::Replacing { handle: new, .. },
             } if new == failed => {
                 let freshness = still_stale(now);
-                self.enter_path(
-                    place,
-                    PathState::Ready {
-                        record,
-                        handle,
-                        freshness,
-                    },
-                );
+                self.enter_path(place, PathState::Ready { record, handle, freshness });
             }
             PathState::Blocked
             | PathState::QueryWanted { .. }
@@ -639,34 +522,19 @@ impl<B: PacketBuf> Interface<B> {
             let Some(path) = self.paths.get_mut(place) else {
                 return;
             };
-            let Some(Pending {
-                protocol,
-                packet,
-                bytes: _,
-            }) = self.pending.pop(&mut path.queue)
+            let Some(Pending { protocol, packet, bytes: _ }) = self.pending.pop(&mut path.queue)
             else {
                 path.hold_until = None;
                 self.arm_path(place);
                 return;
             };
-            let route = Route {
-                handle,
-                qpn: address.qpn(),
-                is_multicast: false,
-            };
+            let route = Route { handle, qpn: address.qpn(), is_multicast: false };
             if packet.len() > mtu {
                 // The path turned out narrower than the link.
                 self.notice_too_big(place, mtu);
-                self.send_oversize(
-                    &address,
-                    mtu,
-                    protocol,
-                    packet,
-                    datapath,
-                    |this, piece, dp| {
-                        this.post_to_path(now, place, route, protocol, piece, dp);
-                    },
-                );
+                self.send_oversize(&address, mtu, protocol, packet, datapath, |this, piece, dp| {
+                    this.post_to_path(now, place, route, protocol, piece, dp);
+                });
             } else {
                 self.post_to_path(now, place, route, protocol, packet, datapath);
             }
@@ -698,14 +566,8 @@ impl<B: PacketBuf> Interface<B> {
     pub(super) fn sends_needed(&self, bytes: u32, mtu: usize) -> u32 {
         let bytes = bytes as usize;
         let fragment_payload_min = mtu.saturating_sub(68).max(8);
-        let sends = if bytes > mtu {
-            bytes.div_ceil(fragment_payload_min)
-        } else {
-            1
-        };
-        u32::try_from(sends)
-            .unwrap_or(u32::MAX)
-            .min(self.sends.capacity())
+        let sends = if bytes > mtu { bytes.div_ceil(fragment_payload_min) } else { 1 };
+        u32::try_from(sends).unwrap_or(u32::MAX).min(self.sends.capacity())
     }
 
     pub(super) fn on_path_timeout(
@@ -771,8 +633,6 @@ impl<B: PacketBuf> Interface<B> {
 
     /// The MTU of a neighbour: its path may be narrower than the link.
     pub(super) fn mtu_of_path(&self, state: &PathState) -> usize {
-        state
-            .record()
-            .map_or(self.datagram_mtu, |record| self.mtu_within(record.mtu))
+        state.record().map_or(self.datagram_mtu, |record| self.mtu_within(record.mtu))
     }
 }

@@ -24,16 +24,8 @@ struct Cell {
 impl Index {
     /// An index over `places` places. The seed keeps peers from choosing addresses that collide.
     pub(crate) fn new(places: u32, seed: u64) -> Result<Self, OutOfMemory> {
-        let len = places
-            .saturating_mul(2)
-            .max(2)
-            .checked_next_power_of_two()
-            .ok_or(OutOfMemory)?;
-        Ok(Self {
-            cells: boxed(len, || None)?,
-            mask: len as usize - 1,
-            seed,
-        })
+        let len = places.saturating_mul(2).max(2).checked_next_power_of_two().ok_or(OutOfMemory)?;
+        Ok(Self { cells: boxed(len, || None)?, mask: len as usize - 1, seed })
     }
 
     /// The place under `key` for which `is_it` says so.
@@ -102,9 +94,7 @@ impl Index {
         const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
         let mut state = self.seed;
         for chunk in key.chunks(8) {
-            let word = chunk
-                .iter()
-                .fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+            let word = chunk.iter().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
             let product = u128::from(state ^ word).wrapping_mul(u128::from(MULTIPLIER));
             // CAST: the two halves of the product.
             state = (product as u64) ^ ((product >> 64) as u64);

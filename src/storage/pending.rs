@@ -50,9 +50,7 @@ impl Queue {
 
 impl<B> PendingStore<B> {
     pub(crate) fn new(packets_max: u32) -> Result<Self, OutOfMemory> {
-        Ok(Self {
-            entries: Slab::new(packets_max)?,
-        })
+        Ok(Self { entries: Slab::new(packets_max)? })
     }
 
     /// Appends, or gives the packet back if the store is full.
@@ -62,10 +60,7 @@ impl<B> PendingStore<B> {
         pending: Pending<B>,
     ) -> Result<(), Pending<B>> {
         let bytes = pending.bytes;
-        let entry = Entry {
-            pending,
-            next: None,
-        };
+        let entry = Entry { pending, next: None };
         let place = self.entries.insert(entry).map_err(|entry| entry.pending)?;
         queue.ends = match queue.ends {
             Some((first, last)) => {
@@ -107,11 +102,7 @@ mod tests {
     use super::*;
 
     fn pending(packet: u32) -> Pending<u32> {
-        Pending {
-            protocol: EtherType::IPV4,
-            packet,
-            bytes: packet,
-        }
+        Pending { protocol: EtherType::IPV4, packet, bytes: packet }
     }
 
     #[test]

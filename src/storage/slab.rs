@@ -23,15 +23,9 @@ impl<T> Slab<T> {
         let mut position = 0;
         let places = boxed(len, || {
             position += 1;
-            Place::Vacant {
-                next: (position < len).then_some(position),
-            }
+            Place::Vacant { next: (position < len).then_some(position) }
         })?;
-        Ok(Self {
-            places,
-            vacant: (len > 0).then_some(0),
-            taken: 0,
-        })
+        Ok(Self { places, vacant: (len > 0).then_some(0), taken: 0 })
     }
 
     /// Takes a place for `value`, or gives it back if every place is taken.
@@ -97,12 +91,10 @@ impl<T> Slab<T> {
 
     /// The taken places, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0u32..)
-            .zip(self.places.iter())
-            .filter_map(|(position, place)| match place {
-                Place::Taken(value) => Some((position, value)),
-                Place::Vacant { .. } => None,
-            })
+        (0u32..).zip(self.places.iter()).filter_map(|(position, place)| match place {
+            Place::Taken(value) => Some((position, value)),
+            Place::Vacant { .. } => None,
+        })
     }
 }
 

@@ -62,11 +62,7 @@ impl WorkQueue {
     }
 
     fn wrap(&self, at: usize) -> usize {
-        if at >= self.ring.len() {
-            at - self.ring.len()
-        } else {
-            at
-        }
+        if at >= self.ring.len() { at - self.ring.len() } else { at }
     }
 }
 

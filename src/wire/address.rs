@@ -53,11 +53,7 @@ const_assert_eq!(size_of::<LinkAddress>(), LINK_ADDRESS_BYTES);
 impl LinkAddress {
     /// The address of an interface.
     pub const fn new(flags: AddressFlags, qpn: Qpn, gid: Gid) -> Self {
-        Self {
-            flags: flags.bits(),
-            qpn: qpn.to_bytes(),
-            gid,
-        }
+        Self { flags: flags.bits(), qpn: qpn.to_bytes(), gid }
     }
 
     /// The address of a multicast group: the multicast queue pair and the MGID (RFC 4391 9.1.1).

@@ -7,9 +7,8 @@
 pub fn internet_checksum(bytes: &[u8]) -> u16 {
     let (words, rest) = bytes.as_chunks::<2>();
     let odd = rest.first().map_or(0, |&byte| u64::from(byte) << 8);
-    let sum = words.iter().fold(odd, |sum, &word| {
-        sum.wrapping_add(u64::from(u16::from_be_bytes(word)))
-    });
+    let sum =
+        words.iter().fold(odd, |sum, &word| sum.wrapping_add(u64::from(u16::from_be_bytes(word))));
     !fold(sum)
 }
 

@@ -38,10 +38,7 @@ const_assert_eq!(size_of::<Encapsulation>(), ENCAPSULATION_BYTES);
 impl Encapsulation {
     /// The header for `protocol`.
     pub const fn new(protocol: EtherType) -> Self {
-        Self {
-            protocol: U16::new(protocol.0),
-            reserved: U16::ZERO,
-        }
+        Self { protocol: U16::new(protocol.0), reserved: U16::ZERO }
     }
 
     /// From bytes of exactly the right length, whatever the reserved field holds.

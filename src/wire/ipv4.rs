@@ -126,16 +126,12 @@ impl Ipv4Header {
 
     /// The bytes of the header as they go to the wire.
     pub fn bytes(&self) -> &[u8] {
-        self.as_bytes()
-            .get(..self.header_bytes())
-            .unwrap_or_default()
+        self.as_bytes().get(..self.header_bytes()).unwrap_or_default()
     }
 
     /// The options, padding included.
     pub(crate) fn options(&self) -> &[u8] {
-        self.bytes()
-            .get(IPV4_HEADER_BYTES_MIN..)
-            .unwrap_or_default()
+        self.bytes().get(IPV4_HEADER_BYTES_MIN..).unwrap_or_default()
     }
 
     pub(crate) const fn flags(&self) -> Ipv4Flags {
@@ -226,11 +222,7 @@ mod tests {
         for total in 0..=u16::MAX {
             let mut bytes = packet();
             bytes[2..4].copy_from_slice(&total.to_be_bytes());
-            assert_eq!(
-                read(&bytes).is_some(),
-                (24..=88).contains(&total),
-                "{total}"
-            );
+            assert_eq!(read(&bytes).is_some(), (24..=88).contains(&total), "{total}");
         }
     }
 

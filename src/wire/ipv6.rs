@@ -140,9 +140,7 @@ mod tests {
         bytes.extend(u16::try_from(payload.len()).expect("fits").to_be_bytes());
         bytes.extend([kind, 64]);
         for last in [1, 2] {
-            bytes.extend([
-                0x20, 0x01, 0x0D, 0xB8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last,
-            ]);
+            bytes.extend([0x20, 0x01, 0x0D, 0xB8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
         }
         bytes.extend(payload);
         TestPacket(bytes)
@@ -150,23 +148,15 @@ mod tests {
 
     fn payload(kind: u8, payload: &[u8]) -> Option<Ipv6Payload> {
         let packet = packet(kind, payload);
-        Ipv6Header::read(&packet)
-            .expect("a header")
-            .payload(&packet)
+        Ipv6Header::read(&packet).expect("a header").payload(&packet)
     }
 
     #[test]
     fn fields_of_a_header_are_read() {
         let header = Ipv6Header::read(&packet(17, &[0; 8])).expect("a header");
         assert_eq!(header.total_bytes(), 48);
-        assert_eq!(
-            header.source().segments(),
-            [0x2001, 0xDB8, 0, 0, 0, 0, 0, 1]
-        );
-        assert_eq!(
-            header.destination().segments(),
-            [0x2001, 0xDB8, 0, 0, 0, 0, 0, 2]
-        );
+        assert_eq!(header.source().segments(), [0x2001, 0xDB8, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(header.destination().segments(), [0x2001, 0xDB8, 0, 0, 0, 0, 0, 2]);
     }
 
     #[test]
@@ -208,11 +198,7 @@ mod tests {
         for bit in 0..16 {
             let [high, low] = u16::to_be_bytes(1 << bit);
             let bytes = [17, 0, high, low, 0, 0, 0, 0, 0, 0];
-            let expected = if bit < 3 {
-                Ipv6Payload::Other
-            } else {
-                Ipv6Payload::LaterFragment
-            };
+            let expected = if bit < 3 { Ipv6Payload::Other } else { Ipv6Payload::LaterFragment };
             assert_eq!(payload(44, &bytes), Some(expected), "bit {bit}");
         }
     }

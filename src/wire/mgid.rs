@@ -33,10 +33,7 @@ pub struct BroadcastGroup {
 impl BroadcastGroup {
     /// The broadcast group of a partition; the key is taken with full membership (RFC 4391 4).
     pub const fn new(scope: Scope, pkey: Pkey) -> Self {
-        Self {
-            scope,
-            pkey: pkey.full(),
-        }
+        Self { scope, pkey: pkey.full() }
     }
 
     /// `FF1s:401B:<P_Key>::FFFF:FFFF`.
@@ -121,11 +118,7 @@ impl Scope {
     /// `None` for the reserved scopes 0 and 15, and above 4 bits. RFC 7346 2 took 3 from the
     /// reserved ones.
     pub const fn new(value: u8) -> Option<Self> {
-        if value >= 1 && value <= 14 {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value >= 1 && value <= 14 { Some(Self(value)) } else { None }
     }
 
     /// The 4 bits.
@@ -219,11 +212,7 @@ mod tests {
                 let other = Mgid::from_low_bits(u128::from_be_bytes(own.gid().0) ^ 1 << bit);
                 // One bit tells the two signatures apart.
                 let is_other_protocol = bit == SIGNATURE_SHIFT + 13;
-                assert_eq!(
-                    GROUP.contains(other),
-                    is_other_protocol,
-                    "bit {bit} of {other}"
-                );
+                assert_eq!(GROUP.contains(other), is_other_protocol, "bit {bit} of {other}");
             }
         }
     }

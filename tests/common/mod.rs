@@ -3,11 +3,7 @@
 //! [`Bench`] plays the shell through the same [`pump`] as the real ones. Its packets panic when
 //! they are dropped silently, so that every test is a test of ownership as well.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test file is a crate and uses a part of it"
-)]
+#![allow(dead_code, unreachable_pub, reason = "each test file is a crate and uses a part of it")]
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -47,19 +43,11 @@ pub struct Packet {
 
 impl Packet {
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
-        Self {
-            bytes: bytes.into(),
-            has_headroom: true,
-            is_ended: false,
-        }
+        Self { bytes: bytes.into(), has_headroom: true, is_ended: false }
     }
 
     pub fn without_headroom(bytes: impl Into<Vec<u8>>) -> Self {
-        Self {
-            bytes: bytes.into(),
-            has_headroom: false,
-            is_ended: false,
-        }
+        Self { bytes: bytes.into(), has_headroom: false, is_ended: false }
     }
 
     /// The end that somebody is responsible for.
@@ -71,10 +59,7 @@ impl Packet {
 
 impl Drop for Packet {
     fn drop(&mut self) {
-        assert!(
-            self.is_ended || std::thread::panicking(),
-            "a packet was dropped silently"
-        );
+        assert!(self.is_ended || std::thread::panicking(), "a packet was dropped silently");
     }
 }
 
@@ -248,24 +233,14 @@ pub fn port() -> PortAttributes {
         lid: Lid::new(1),
         gid: OWN_GID,
         mtu: IbMtu::Mtu2048,
-        partition: Some(Partition {
-            pkey: Pkey::DEFAULT,
-            index: PkeyIndex(0),
-        }),
+        partition: Some(Partition { pkey: Pkey::DEFAULT, index: PkeyIndex(0) }),
     }
 }
 
 /// The address of peer number `n`, without the RC flag.
 pub fn peer(n: u8) -> LinkAddress {
-    let gid = Gid::new(
-        Gid::SUBNET_PREFIX_DEFAULT,
-        0x0002_C903_0000_0100 + u64::from(n),
-    );
-    LinkAddress::new(
-        AddressFlags::empty(),
-        Qpn::new(0x100 + u32::from(n)).unwrap(),
-        gid,
-    )
+    let gid = Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0x0002_C903_0000_0100 + u64::from(n));
+    LinkAddress::new(AddressFlags::empty(), Qpn::new(0x100 + u32::from(n)).unwrap(), gid)
 }
 
 pub fn group_parameters() -> GroupParameters {
@@ -302,13 +277,7 @@ impl Bench {
     /// Attached, administratively down.
     pub fn new(port: PortAttributes, limits: Limits) -> Self {
         let scope = Scope::LINK_LOCAL;
-        let config = Config {
-            qpn: OWN_QPN,
-            port,
-            scope,
-            seed: 1,
-            limits,
-        };
+        let config = Config { qpn: OWN_QPN, port, scope, seed: 1, limits };
         Self {
             interface: Interface::attach(config).unwrap(),
             adapter: Adapter::default(),
@@ -333,33 +302,23 @@ impl Bench {
         let mut bench = Self::new(port(), limits);
         bench.admin_up();
         bench.answer_all();
-        assert!(
-            bench.interface.is_link_up(),
-            "{}",
-            bench.interface.state_name()
-        );
+        assert!(bench.interface.is_link_up(), "{}", bench.interface.state_name());
         bench
     }
 
     pub fn admin_up(&mut self) {
         let now = self.now;
-        pump(self, |interface, adapter| {
-            interface.handle_admin_up(now, adapter)
-        });
+        pump(self, |interface, adapter| interface.handle_admin_up(now, adapter));
     }
 
     pub fn admin_down(&mut self) {
         let now = self.now;
-        pump(self, |interface, adapter| {
-            interface.handle_admin_down(now, adapter)
-        });
+        pump(self, |interface, adapter| interface.handle_admin_down(now, adapter));
     }
 
     pub fn detach(&mut self) {
         let now = self.now;
-        pump(self, |interface, adapter| {
-            interface.handle_detach(now, adapter)
-        });
+        pump(self, |interface, adapter| interface.handle_detach(now, adapter));
     }
 
     /// Changes the port and reports it.
@@ -370,9 +329,7 @@ impl Bench {
             self.members.clear();
         }
         let (now, port) = (self.now, self.port);
-        pump(self, |interface, adapter| {
-            interface.handle_port_event(now, event, &port, adapter)
-        });
+        pump(self, |interface, adapter| interface.handle_port_event(now, event, &port, adapter));
     }
 
     pub fn listen(&mut self, list: &[&[u8]]) {
@@ -399,11 +356,7 @@ impl Bench {
 
     /// Completes the oldest posted send.
     pub fn complete(&mut self, status: CompletionStatus) {
-        let (send, packet) = self
-            .adapter
-            .posted
-            .pop_front()
-            .expect("something is posted");
+        let (send, packet) = self.adapter.posted.pop_front().expect("something is posted");
         packet.end();
         self.complete_id(send.id, status);
     }
@@ -424,17 +377,13 @@ impl Bench {
     pub fn receive(&mut self, receive: Receive<Packet>) {
         let now = self.now;
         self.adapter.receives_posted -= 1;
-        pump(self, |interface, adapter| {
-            interface.handle_receive(now, receive, adapter)
-        });
+        pump(self, |interface, adapter| interface.handle_receive(now, receive, adapter));
     }
 
     pub fn receive_failed(&mut self, status: CompletionStatus) {
         let now = self.now;
         self.adapter.receives_posted -= 1;
-        pump(self, |interface, adapter| {
-            interface.handle_receive_failed(now, status, adapter)
-        });
+        pump(self, |interface, adapter| interface.handle_receive_failed(now, status, adapter));
     }
 
     /// Lets time pass, with every deadline on the way.
@@ -443,13 +392,8 @@ impl Bench {
         while let Some(deadline) = self.deadline.filter(|&at| at <= end) {
             self.now = self.now.max(deadline);
             let now = self.now;
-            pump(self, |interface, adapter| {
-                interface.handle_timeout(now, adapter)
-            });
-            assert!(
-                self.deadline.is_none_or(|next| next > now),
-                "a timer that fires for ever"
-            );
+            pump(self, |interface, adapter| interface.handle_timeout(now, adapter));
+            assert!(self.deadline.is_none_or(|next| next > now), "a timer that fires for ever");
         }
         self.now = end;
     }
@@ -484,31 +428,16 @@ impl Bench {
             Action::DetachGroup { op, mgid, mlid } => {
                 let before = self.attached.len();
                 self.attached.retain(|&one| one != (mgid, mlid));
-                assert_eq!(
-                    self.attached.len() + 1,
-                    before,
-                    "detached what was not attached"
-                );
+                assert_eq!(self.attached.len() + 1, before, "detached what was not attached");
                 self.verb(op, Ok(()));
             }
-            Action::CreateAddressHandle {
-                op,
-                handle,
-                address,
-            } => {
-                assert!(
-                    self.handles.iter().all(|(one, _)| *one != handle),
-                    "created twice"
-                );
+            Action::CreateAddressHandle { op, handle, address } => {
+                assert!(self.handles.iter().all(|(one, _)| *one != handle), "created twice");
                 self.handles.push((handle, address));
                 self.verb(op, Ok(()));
             }
             Action::DestroyAddressHandle { op, handle } => {
-                let is_used = self
-                    .adapter
-                    .posted
-                    .iter()
-                    .any(|(send, _)| send.handle == handle);
+                let is_used = self.adapter.posted.iter().any(|(send, _)| send.handle == handle);
                 assert!(!is_used, "destroyed under a posted send");
                 self.handles.retain(|(one, _)| *one != handle);
                 self.verb(op, Ok(()));
@@ -516,27 +445,15 @@ impl Bench {
             Action::ModifyQueuePair { op, change } => self.modify(op, change),
             Action::JoinGroup { op, request } => {
                 self.join_answer(op, Ok(record_of(&request)));
-                self.members
-                    .push((request.mgid, request.membership.join_state()));
+                self.members.push((request.mgid, request.membership.join_state()));
             }
-            Action::LeaveGroup {
-                op,
-                mgid,
-                membership,
-                ..
-            } => {
-                self.members
-                    .retain(|&one| one != (mgid, membership.join_state()));
+            Action::LeaveGroup { op, mgid, membership, .. } => {
+                self.members.retain(|&one| one != (mgid, membership.join_state()));
                 self.leave_answer(op, Ok(()));
             }
             Action::QueryPath { op, query } => self.path_answer(op, Ok(path_to(&query))),
             Action::QuerySaCapabilities { op } => {
-                self.capabilities(
-                    op,
-                    SaCapabilities {
-                        send_only_full_member: true,
-                    },
-                );
+                self.capabilities(op, SaCapabilities { send_only_full_member: true });
             }
             Action::CancelQuery { .. } | Action::WakeSendQueue => {}
         }
@@ -561,44 +478,31 @@ impl Bench {
 
     pub fn verb(&mut self, op: OpId, result: Result<(), VerbError>) {
         let now = self.now;
-        pump(self, |interface, adapter| {
-            interface.handle_verb_result(now, op, result, adapter)
-        });
+        pump(self, |interface, adapter| interface.handle_verb_result(now, op, result, adapter));
     }
 
     pub fn join_answer(&mut self, op: OpId, answer: Result<GroupRecord, SaError>) {
         let now = self.now;
-        pump(self, |interface, adapter| {
-            interface.handle_join_answer(now, op, answer, adapter)
-        });
+        pump(self, |interface, adapter| interface.handle_join_answer(now, op, answer, adapter));
     }
 
     pub fn leave_answer(&mut self, op: OpId, answer: Result<(), SaError>) {
         let now = self.now;
-        pump(self, |interface, adapter| {
-            interface.handle_leave_answer(now, op, answer, adapter)
-        });
+        pump(self, |interface, adapter| interface.handle_leave_answer(now, op, answer, adapter));
     }
 
     pub fn path_answer(&mut self, op: OpId, answer: Result<PathRecord, SaError>) {
         let now = self.now;
-        pump(self, |interface, adapter| {
-            interface.handle_path_answer(now, op, answer, adapter)
-        });
+        pump(self, |interface, adapter| interface.handle_path_answer(now, op, answer, adapter));
     }
 
     pub fn capabilities(&mut self, op: OpId, capabilities: SaCapabilities) {
-        pump(self, |interface, _| {
-            interface.handle_sa_capabilities(op, Ok(capabilities))
-        });
+        pump(self, |interface, _| interface.handle_sa_capabilities(op, Ok(capabilities)));
     }
 
     /// Takes the one action that waits, which must be a path query.
     pub fn take_query(&mut self) -> (OpId, PathQuery) {
-        let at = self
-            .actions
-            .iter()
-            .position(|action| matches!(action, Action::QueryPath { .. }));
+        let at = self.actions.iter().position(|action| matches!(action, Action::QueryPath { .. }));
         match self.actions.remove(at.expect("a path query is waiting")) {
             Some(Action::QueryPath { op, query }) => (op, query),
             _ => unreachable!(),
@@ -607,10 +511,7 @@ impl Bench {
 
     /// Takes the first join that waits.
     pub fn take_join(&mut self) -> (OpId, JoinRequest) {
-        let at = self
-            .actions
-            .iter()
-            .position(|action| matches!(action, Action::JoinGroup { .. }));
+        let at = self.actions.iter().position(|action| matches!(action, Action::JoinGroup { .. }));
         match self.actions.remove(at.expect("a join is waiting")) {
             Some(Action::JoinGroup { op, request }) => (op, request),
             _ => unreachable!(),
@@ -618,17 +519,11 @@ impl Bench {
     }
 
     pub fn joins_waiting(&self) -> usize {
-        self.actions
-            .iter()
-            .filter(|action| matches!(action, Action::JoinGroup { .. }))
-            .count()
+        self.actions.iter().filter(|action| matches!(action, Action::JoinGroup { .. })).count()
     }
 
     pub fn queries_waiting(&self) -> usize {
-        self.actions
-            .iter()
-            .filter(|action| matches!(action, Action::QueryPath { .. }))
-            .count()
+        self.actions.iter().filter(|action| matches!(action, Action::QueryPath { .. })).count()
     }
 
     pub fn count(&self, counter: Counter) -> u64 {
@@ -637,12 +532,7 @@ impl Bench {
 
     pub fn drops(&self, reason: DropReason) -> u64 {
         let counted = self.interface.counters()[reason];
-        let seen = self
-            .adapter
-            .dropped
-            .iter()
-            .filter(|&&one| one == reason)
-            .count() as u64;
+        let seen = self.adapter.dropped.iter().filter(|&&one| one == reason).count() as u64;
         // A packet that was reported as too big ends with the report.
         let reported = match reason {
             DropReason::TooBigReported => self.adapter.too_big.len() as u64,
@@ -660,10 +550,7 @@ impl Bench {
         self.answer_all();
         assert_eq!(self.interface.state_name(), "detached");
         assert_eq!(self.events.last(), Some(&Event::Detached));
-        assert_eq!(
-            (self.handles, self.attached, self.members),
-            (vec![], vec![], vec![])
-        );
+        assert_eq!((self.handles, self.attached, self.members), (vec![], vec![], vec![]));
         assert!(self.adapter.posted.is_empty() && self.deadline.is_none());
         assert_eq!(self.interface.packets_queued(), 0);
     }

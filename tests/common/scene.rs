@@ -3,11 +3,7 @@
 //! Every action is answered at once as a healthy fabric does, unless [`Scene::answers`] decides
 //! otherwise. Actions are logged, and nothing above the MTU of the fabric may be posted.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test file is a crate and uses a part of it"
-)]
+#![allow(dead_code, unreachable_pub, reason = "each test file is a crate and uses a part of it")]
 
 use std::time::Duration;
 
@@ -181,19 +177,14 @@ impl Scene {
 
     /// Feeds the list of IP groups that the stack listens to, in the default partition.
     pub fn listen_to(&mut self, groups: &[&str]) {
-        let list: Vec<Vec<u8>> = groups
-            .iter()
-            .map(|group| group_bytes(mgid(group)))
-            .collect();
+        let list: Vec<Vec<u8>> = groups.iter().map(|group| group_bytes(mgid(group))).collect();
         let list: Vec<&[u8]> = list.iter().map(Vec::as_slice).collect();
         self.listen(&list);
     }
 
     /// Sends; the ring has room.
     pub fn send(&mut self, to: &LinkAddress, protocol: EtherType, bytes: Vec<u8>) {
-        self.bench
-            .send(to, protocol, bytes)
-            .expect("room in the ring");
+        self.bench.send(to, protocol, bytes).expect("room in the ring");
         self.settle();
     }
 
@@ -204,12 +195,7 @@ impl Scene {
 
     pub fn receive_from(&mut self, frame: &[u8], has_grh: bool, source_lid: u16, sender: Qpn) {
         let packet = Packet::new(frame);
-        self.bench.receive(Receive {
-            packet,
-            has_grh,
-            source_lid,
-            source_qpn: sender,
-        });
+        self.bench.receive(Receive { packet, has_grh, source_lid, source_qpn: sender });
         self.settle();
     }
 
@@ -268,10 +254,7 @@ impl Scene {
             }
         }
         let wire = &self.bench.adapter.wire;
-        assert!(
-            wire.iter().all(|(_, bytes)| bytes.len() <= IB_MTU_BYTES),
-            "above the MTU"
-        );
+        assert!(wire.iter().all(|(_, bytes)| bytes.len() <= IB_MTU_BYTES), "above the MTU");
     }
 
     fn carry_out(&mut self, action: Action, answer: Answer) {
@@ -286,9 +269,7 @@ impl Scene {
                 self.bench.join_answer(op, Err(error));
             }
             (Action::JoinGroup { op, request }, Answer::Group(record)) => {
-                self.bench
-                    .members
-                    .push((request.mgid, request.membership.join_state()));
+                self.bench.members.push((request.mgid, request.membership.join_state()));
                 self.bench.join_answer(op, Ok(record));
             }
             (Action::QueryPath { op, .. }, Answer::Sa(error)) => {
@@ -297,22 +278,12 @@ impl Scene {
             (Action::QueryPath { op, .. }, Answer::Path(record)) => {
                 self.bench.path_answer(op, Ok(record));
             }
-            (
-                Action::ModifyQueuePair {
-                    op,
-                    change: QueuePairChange::Error,
-                },
-                Answer::Usual,
-            ) if self.is_wedged => {
+            (Action::ModifyQueuePair { op, change: QueuePairChange::Error }, Answer::Usual)
+                if self.is_wedged =>
+            {
                 self.bench.verb(op, Ok(()));
             }
-            (
-                Action::ModifyQueuePair {
-                    op,
-                    change: QueuePairChange::Reset,
-                },
-                Answer::Usual,
-            ) => {
+            (Action::ModifyQueuePair { op, change: QueuePairChange::Reset }, Answer::Usual) => {
                 // The data path takes back what the adapter never completed.
                 let posted = self.bench.adapter.posted.drain(..);
                 posted.for_each(|(_, packet)| drop(packet.end()));
@@ -347,10 +318,7 @@ fn operation(action: &Action) -> Option<OpId> {
 /// A P_Key at a place of the table; `None` for an invalid key.
 pub fn partition(pkey: u16, index: u16) -> Option<Partition> {
     let pkey = Pkey::new(pkey)?;
-    Some(Partition {
-        pkey,
-        index: PkeyIndex(index),
-    })
+    Some(Partition { pkey, index: PkeyIndex(index) })
 }
 
 /// The MGID of an IP group in a partition.
@@ -390,9 +358,7 @@ pub fn ipv6(len: u16) -> Vec<u8> {
     let [high, low] = (len - 40).to_be_bytes();
     let mut bytes = vec![0x60, 0, 0, 0, high, low, 17, 64];
     for last in [1, 2] {
-        bytes.extend([
-            0x20, 0x01, 0x0D, 0xB8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last,
-        ]);
+        bytes.extend([0x20, 0x01, 0x0D, 0xB8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
     }
     bytes.resize(len.into(), 0x5A);
     bytes

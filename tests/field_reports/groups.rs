@@ -33,30 +33,18 @@ fn requests(scene: &Scene, mgid: Mgid) -> Vec<JoinRequest> {
         Action::JoinGroup { request, .. } => (request.mgid == mgid).then_some(*request),
         _ => None,
     };
-    scene
-        .logged(request)
-        .into_iter()
-        .map(|(_, request)| request)
-        .collect()
+    scene.logged(request).into_iter().map(|(_, request)| request).collect()
 }
 
 fn state(scene: &Scene, mgid: Mgid) -> Option<&'static str> {
-    scene
-        .interface()
-        .groups()
-        .find(|row| row.mgid == mgid)
-        .map(|row| row.state)
+    scene.interface().groups().find(|row| row.mgid == mgid).map(|row| row.state)
 }
 
 /// Joined to the broadcast group and four others.
 fn with_four_groups() -> Scene {
     let mut scene = Scene::joined();
     scene.listen_to(&FOUR_GROUPS);
-    assert!(
-        FOUR_GROUPS
-            .iter()
-            .all(|group| state(&scene, mgid(group)) == Some("joined"))
-    );
+    assert!(FOUR_GROUPS.iter().all(|group| state(&scene, mgid(group)) == Some("joined")));
     scene
 }
 
@@ -101,10 +89,7 @@ fn b13_the_first_retry_is_short_and_none_is_sooner_than_the_one_before() {
     let waits: Vec<Duration> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(waits[0] <= Duration::from_millis(200), "{waits:?}");
     assert!(waits.is_sorted(), "{waits:?}");
-    assert!(
-        waits.iter().all(|&wait| wait <= Duration::from_secs(16)),
-        "{waits:?}"
-    );
+    assert!(waits.iter().all(|&wait| wait <= Duration::from_secs(16)), "{waits:?}");
     assert!(waits.len() > 10, "{waits:?}");
     scene.finish();
 }
@@ -121,11 +106,7 @@ fn b13_another_reregister_during_back_off_asks_at_once() {
     scene.answers_as_usual();
     scene.port_event(PortEvent::ClientReregister, port());
     for group in FOUR_GROUPS {
-        assert_eq!(
-            tries(&scene, mgid(group)).last(),
-            Some(&scene.now()),
-            "{group}"
-        );
+        assert_eq!(tries(&scene, mgid(group)).last(), Some(&scene.now()), "{group}");
         assert_eq!(state(&scene, mgid(group)), Some("joined"), "{group}");
     }
     scene.finish();
@@ -144,25 +125,16 @@ fn b13_another_mlid_is_attached_in_place_of_the_old_one() {
     });
     scene.port_event(PortEvent::SmChanged, port());
     scene.pass(Duration::from_secs(1));
-    let row = scene
-        .interface()
-        .groups()
-        .find(|row| row.mgid == group)
-        .unwrap();
+    let row = scene.interface().groups().find(|row| row.mgid == group).unwrap();
     assert_eq!(row.mlid.unwrap().value(), 0xC0AA);
     // The bench fails if an attachment is made twice or the old one is left.
     scene.send(&multicast("224.0.0.1"), EtherType::IPV4, ipv4(40, false));
     let handles = scene.logged(|action| match action {
-        Action::CreateAddressHandle {
-            handle, address, ..
-        } => Some((*handle, address.lid)),
+        Action::CreateAddressHandle { handle, address, .. } => Some((*handle, address.lid)),
         _ => None,
     });
     let (send, _) = scene.adapter().wire.last().unwrap();
-    let used = handles
-        .iter()
-        .rev()
-        .find(|(_, (handle, _))| *handle == send.handle);
+    let used = handles.iter().rev().find(|(_, (handle, _))| *handle == send.handle);
     assert_eq!(used.map(|(_, (_, lid))| *lid), Some(0xC0AA));
     scene.finish();
 }
@@ -177,20 +149,10 @@ fn b14_a_group_that_is_refused_delays_no_other() {
         }
         _ => Answer::Usual,
     });
-    let groups = [
-        "224.0.0.1",
-        "224.0.0.2",
-        "224.0.0.3",
-        "224.0.0.4",
-        "224.0.0.5",
-    ];
+    let groups = ["224.0.0.1", "224.0.0.2", "224.0.0.3", "224.0.0.4", "224.0.0.5"];
     scene.listen_to(&groups);
     for group in groups {
-        let expected = if mgid(group) == refused {
-            "backing-off"
-        } else {
-            "joined"
-        };
+        let expected = if mgid(group) == refused { "backing-off" } else { "joined" };
         assert_eq!(state(&scene, mgid(group)), Some(expected), "{group}");
     }
     let joins = scene.joins().len();
@@ -268,16 +230,9 @@ fn b16_a_group_of_another_rate_is_taken_as_it_is() {
         }
         _ => None,
     });
-    assert_eq!(
-        rates.into_iter().map(|(_, rate)| rate).collect::<Vec<_>>(),
-        [2]
-    );
+    assert_eq!(rates.into_iter().map(|(_, rate)| rate).collect::<Vec<_>>(), [2]);
     // Only what is mandatory was asked for.
-    assert!(
-        requests(&scene, group)
-            .iter()
-            .all(|request| request.create.is_none())
-    );
+    assert!(requests(&scene, group).iter().all(|request| request.create.is_none()));
     scene.finish();
 }
 
@@ -301,12 +256,7 @@ fn b16_to_a_group_of_a_smaller_mtu_nothing_larger_is_posted() {
     assert_eq!(scene.dropped(DropReason::TooBigSilent), 1);
     // Without DF it goes in pieces, as everywhere.
     scene.send(&to, EtherType::IPV4, ipv4(1021, false));
-    let lengths: Vec<usize> = scene
-        .adapter()
-        .wire
-        .iter()
-        .map(|(_, bytes)| bytes.len())
-        .collect();
+    let lengths: Vec<usize> = scene.adapter().wire.iter().map(|(_, bytes)| bytes.len()).collect();
     assert_eq!(lengths, [1024, 1024, 25]);
     scene.finish();
 }
@@ -345,11 +295,8 @@ fn b16_a_hundred_refusals_are_one_line_in_the_log_and_one_on_recovery() {
     }
     scene.answers_as_usual();
     scene.pass(Duration::from_secs(32));
-    let notices: Vec<_> = scene
-        .events()
-        .iter()
-        .filter(|event| matches!(event, Event::Notice(_)))
-        .collect();
+    let notices: Vec<_> =
+        scene.events().iter().filter(|event| matches!(event, Event::Notice(_))).collect();
     let failing = Event::Notice(Notice::JoinFailing(group, refusal));
     let recovered = Event::Notice(Notice::JoinRecovered(group));
     assert_eq!(notices, [&failing, &recovered]);
@@ -396,9 +343,6 @@ fn b17_the_broadcast_group_in_the_list_or_not_changes_nothing() {
     scene.pass(Duration::from_secs(5));
     assert_eq!(scene.log.len(), before);
     assert!(scene.interface().is_link_up());
-    assert_eq!(
-        scene.interface().groups().next().map(|row| row.role),
-        Some("broadcast")
-    );
+    assert_eq!(scene.interface().groups().next().map(|row| row.role), Some("broadcast"));
     scene.finish();
 }

@@ -16,10 +16,7 @@ use crate::scene::*;
 
 /// The port with its P_Key at another place, or none.
 fn port_with(pkey: u16, index: u16) -> PortAttributes {
-    PortAttributes {
-        partition: partition(pkey, index),
-        ..port()
-    }
+    PortAttributes { partition: partition(pkey, index), ..port() }
 }
 
 fn child() -> Scene {
@@ -30,10 +27,7 @@ fn child() -> Scene {
 }
 
 fn joined_groups(scene: &Scene) -> Vec<Mgid> {
-    let rows = scene
-        .interface()
-        .groups()
-        .filter(|row| row.state == "joined");
+    let rows = scene.interface().groups().filter(|row| row.state == "joined");
     let mut groups: Vec<Mgid> = rows.map(|row| row.mgid).collect();
     groups.sort_unstable();
     groups
@@ -43,16 +37,11 @@ fn joined_groups(scene: &Scene) -> Vec<Mgid> {
 fn opened_on(scene: &Scene) -> Vec<PkeyIndex> {
     let index = |action: &Action| match action {
         Action::ModifyQueuePair {
-            change: QueuePairChange::ReadyToSend { pkey_index, .. },
-            ..
+            change: QueuePairChange::ReadyToSend { pkey_index, .. }, ..
         } => Some(*pkey_index),
         _ => None,
     };
-    scene
-        .logged(index)
-        .into_iter()
-        .map(|(_, index)| index)
-        .collect()
+    scene.logged(index).into_iter().map(|(_, index)| index).collect()
 }
 
 fn sorted(mut groups: Vec<Mgid>) -> Vec<Mgid> {
@@ -75,10 +64,7 @@ fn b19_a_pkey_that_comes_back_at_the_same_index_brings_the_link_back() {
     scene.port_event(PortEvent::PkeyChanged, port_with(0x8001, 3));
     assert!(scene.interface().is_link_up());
     assert_eq!(joined_groups(&scene), before);
-    assert_eq!(
-        before,
-        sorted(vec![group, mgid_in(0x8001, "255.255.255.255")])
-    );
+    assert_eq!(before, sorted(vec![group, mgid_in(0x8001, "255.255.255.255")]));
     assert_eq!(scene.interface().mtu(), 2044);
     scene.finish();
 }
@@ -154,24 +140,15 @@ fn b20_every_group_follows_the_value_at_index_0() {
         scene.port_event(PortEvent::PkeyChanged, port_with(pkey, 0));
         let expected: Vec<Mgid> = groups.iter().map(|group| mgid_in(pkey, group)).collect();
         assert_eq!(scene.interface().broadcast(), Some(expected[0]));
-        assert!(
-            scene
-                .events()
-                .contains(&Event::BroadcastChanged(expected[0]))
-        );
+        assert!(scene.events().contains(&Event::BroadcastChanged(expected[0])));
         // The stack lists its groups in terms of the broadcast address once it knows it.
-        let listed: Vec<Vec<u8>> = expected[1..]
-            .iter()
-            .map(|&mgid| group_bytes(mgid))
-            .collect();
+        let listed: Vec<Vec<u8>> = expected[1..].iter().map(|&mgid| group_bytes(mgid)).collect();
         scene.listen(&[&listed[0], &listed[1]]);
         assert_eq!(joined_groups(&scene), sorted(expected.clone()));
-        let joined_now = scene.log[seen..]
-            .iter()
-            .filter_map(|(_, action)| match action {
-                Action::JoinGroup { request, .. } => Some((request.mgid, request.pkey.value())),
-                _ => None,
-            });
+        let joined_now = scene.log[seen..].iter().filter_map(|(_, action)| match action {
+            Action::JoinGroup { request, .. } => Some((request.mgid, request.pkey.value())),
+            _ => None,
+        });
         assert!(joined_now.clone().count() >= 3);
         for (mgid, key) in joined_now {
             assert!(expected.contains(&mgid), "{mgid} belongs to the old key");
@@ -191,10 +168,7 @@ fn b20_groups_of_the_old_key_are_left_before_those_of_the_new_are_used() {
         Action::LeaveGroup { mgid, .. } => Some(*mgid),
         _ => None,
     });
-    assert_eq!(
-        left.into_iter().map(|(_, mgid)| mgid).collect::<Vec<_>>(),
-        [old]
-    );
+    assert_eq!(left.into_iter().map(|(_, mgid)| mgid).collect::<Vec<_>>(), [old]);
     // What arrives for the new broadcast group is taken for broadcast.
     let new = mgid_in(0x8002, "255.255.255.255");
     let frame = frame(Some(new.gid()), EtherType::ARP, &[0; 56]);
@@ -255,10 +229,7 @@ fn b22_detach_with_50_unanswered_queries_finishes_and_loses_nothing() {
     for host in 1..=50 {
         scene.send(&peer(host), EtherType::IPV4, ipv4(100, false));
     }
-    assert_eq!(
-        (scene.held.len(), scene.interface().packets_queued()),
-        (50, 50)
-    );
+    assert_eq!((scene.held.len(), scene.interface().packets_queued()), (50, 50));
     scene.admin_down();
     scene.pass(Duration::from_secs(5));
     assert_eq!(scene.dropped(DropReason::InterfaceDown), 50);
@@ -273,20 +244,13 @@ fn b22_detach_at_every_step_of_coming_up_finishes() {
         let mut answered = 0;
         scene.answers(move |_, _| {
             answered += 1;
-            if answered > steps {
-                Answer::Hold
-            } else {
-                Answer::Usual
-            }
+            if answered > steps { Answer::Hold } else { Answer::Usual }
         });
         scene.admin_up();
         scene.listen_to(&["224.0.0.1"]);
         scene.send(&peer(1), EtherType::IPV4, ipv4(100, false));
         scene.send(&multicast("224.0.0.5"), EtherType::IPV4, ipv4(100, false));
-        assert!(
-            !scene.held.is_empty(),
-            "{steps} steps do not bring everything up"
-        );
+        assert!(!scene.held.is_empty(), "{steps} steps do not bring everything up");
         // The bench fails if something is left.
         scene.finish();
     }

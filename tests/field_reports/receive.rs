@@ -58,14 +58,8 @@ fn b29_the_destination_gid_of_the_grh_decides_the_cast() {
         (OWN_GID, Cast::Unicast),
     ] {
         let frame = frame(Some(destination), EtherType::IPV4, b"payload");
-        let expected = Delivery {
-            protocol: EtherType::IPV4,
-            cast,
-        };
-        assert_eq!(
-            delivered(&frame, true),
-            Some((b"payload".to_vec(), expected))
-        );
+        let expected = Delivery { protocol: EtherType::IPV4, cast };
+        assert_eq!(delivered(&frame, true), Some((b"payload".to_vec(), expected)));
     }
 }
 
@@ -73,14 +67,8 @@ fn b29_the_destination_gid_of_the_grh_decides_the_cast() {
 fn b29_without_a_grh_garbage_in_its_place_is_not_looked_at() {
     let mut frame = frame(None, EtherType::IPV6, b"payload");
     frame[..40].fill(0xFF);
-    let expected = Delivery {
-        protocol: EtherType::IPV6,
-        cast: Cast::Unicast,
-    };
-    assert_eq!(
-        delivered(&frame, false),
-        Some((b"payload".to_vec(), expected))
-    );
+    let expected = Delivery { protocol: EtherType::IPV6, cast: Cast::Unicast };
+    assert_eq!(delivered(&frame, false), Some((b"payload".to_vec(), expected)));
 }
 
 #[test]
@@ -97,11 +85,7 @@ fn b29_a_frame_that_is_too_short_is_counted_and_its_buffer_posted_again() {
 #[test]
 fn b29_the_own_multicast_does_not_come_back() {
     let mut scene = Scene::joined();
-    let frame = frame(
-        Some(mgid("255.255.255.255").gid()),
-        EtherType::ARP,
-        &[0; 56],
-    );
+    let frame = frame(Some(mgid("255.255.255.255").gid()), EtherType::ARP, &[0; 56]);
     scene.receive_from(&frame, true, 1, OWN_QPN);
     assert_eq!(scene.dropped(DropReason::OwnMulticast), 1);
     // The same number on another port is somebody else.

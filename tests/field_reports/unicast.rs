@@ -21,12 +21,7 @@ fn pieces(scene: &mut Scene) -> Vec<(usize, u16, bool)> {
         let field = u16::from_be_bytes([bytes[10], bytes[11]]);
         (bytes.len() - 24, field & 0x1FFF, field & 0x2000 != 0)
     };
-    scene
-        .adapter()
-        .wire
-        .iter()
-        .map(|(_, bytes)| piece(bytes))
-        .collect()
+    scene.adapter().wire.iter().map(|(_, bytes)| piece(bytes)).collect()
 }
 
 fn queries(scene: &Scene) -> usize {
@@ -64,12 +59,7 @@ fn b01_over_long_ipv4_without_df_arrives_in_7_fragments() {
     expected.push((216, 1518, false));
     assert_eq!(pieces(&mut scene), expected);
     let adapter = scene.adapter();
-    assert!(
-        adapter
-            .wire
-            .iter()
-            .all(|(_, bytes)| bytes[8..10] == [0x12, 0x34])
-    );
+    assert!(adapter.wire.iter().all(|(_, bytes)| bytes[8..10] == [0x12, 0x34]));
     assert!(adapter.too_big.is_empty() && adapter.dropped.is_empty());
     assert_eq!(scene.counted(Counter::Fragmented), 1);
     scene.finish();
@@ -95,11 +85,7 @@ fn b01_multicast_icmp_errors_and_later_fragments_are_never_reported() {
     icmp_error[20] = 3;
     let mut later_fragment = ipv4(3000, true);
     later_fragment[7] = 100;
-    let cases = [
-        (group, ipv4(3000, true)),
-        (peer(1), icmp_error),
-        (peer(1), later_fragment),
-    ];
+    let cases = [(group, ipv4(3000, true)), (peer(1), icmp_error), (peer(1), later_fragment)];
     for (to, packet) in cases {
         let mut scene = Scene::with_path();
         scene.send(&to, EtherType::IPV4, packet);
@@ -119,14 +105,7 @@ fn b01_a_thousand_over_long_packets_end_one_by_one_with_one_line_in_the_log() {
     assert_eq!(scene.adapter().too_big.len(), 1000);
     assert_eq!(scene.dropped(DropReason::TooBigReported), 1000);
     let notice = Event::Notice(Notice::TooBig(peer(1), 2044));
-    assert_eq!(
-        scene
-            .events()
-            .iter()
-            .filter(|&&event| event == notice)
-            .count(),
-        1
-    );
+    assert_eq!(scene.events().iter().filter(|&&event| event == notice).count(), 1);
     scene.finish();
 }
 
@@ -146,10 +125,7 @@ fn b01_the_mtu_is_that_of_the_path_when_it_is_narrower_than_the_link() {
         scene.send(&peer(1), EtherType::IPV4, packet);
     }
     assert_eq!(scene.adapter().too_big, [1020]);
-    assert_eq!(
-        pieces(&mut scene),
-        [(1000, 0, true), (480, 125, false), (1000, 0, false)]
-    );
+    assert_eq!(pieces(&mut scene), [(1000, 0, true), (480, 125, false), (1000, 0, false)]);
     scene.finish();
 }
 
@@ -227,12 +203,7 @@ fn b26_the_largest_datagram_waits_whole_for_its_path_and_goes_in_order() {
     scene.answers_as_usual();
     let query = scene.held.pop().unwrap();
     scene.answer(query, Answer::Usual);
-    let order: Vec<u8> = scene
-        .adapter()
-        .wire
-        .iter()
-        .map(|(_, bytes)| bytes[9])
-        .collect();
+    let order: Vec<u8> = scene.adapter().wire.iter().map(|(_, bytes)| bytes[9]).collect();
     assert_eq!(order, (0..33).collect::<Vec<u8>>());
     assert_eq!(scene.interface().counters().drops_total(), 0);
     scene.finish();
@@ -256,16 +227,10 @@ fn b26_an_unanswered_query_frees_the_queue_and_the_next_packet_asks_not_before_a
 
     scene.pass(PATH_RETRY_FIRST - Duration::from_millis(1));
     send(&mut scene);
-    assert_eq!(
-        (queries(&scene), scene.dropped(DropReason::PathUnresolved)),
-        (1, 34)
-    );
+    assert_eq!((queries(&scene), scene.dropped(DropReason::PathUnresolved)), (1, 34));
     scene.pass(Duration::from_millis(1));
     send(&mut scene);
-    assert_eq!(
-        (queries(&scene), scene.interface().packets_queued()),
-        (2, 1)
-    );
+    assert_eq!((queries(&scene), scene.interface().packets_queued()), (2, 1));
     scene.finish();
 }
 
@@ -287,10 +252,7 @@ fn b26_packets_above_the_limit_are_dropped_and_counted() {
 
 #[test]
 fn b26_bytes_above_the_limit_are_dropped_and_counted() {
-    let limits = Limits {
-        path_queue_packets_max: 1000,
-        ..Limits::DEFAULT
-    };
+    let limits = Limits { path_queue_packets_max: 1000, ..Limits::DEFAULT };
     let mut scene = Scene::attach_with(port(), limits);
     scene.admin_up();
     scene.answers(|action, _| match action {
@@ -332,18 +294,10 @@ fn c1_an_address_that_differs_in_qpn_or_flags_is_another_neighbour() {
     for address in &addresses {
         scene.send(address, EtherType::IPV4, ipv4(100, true));
     }
-    let qpns: Vec<_> = scene
-        .adapter()
-        .wire
-        .iter()
-        .map(|(send, _)| send.remote_qpn.value())
-        .collect();
+    let qpns: Vec<_> =
+        scene.adapter().wire.iter().map(|(send, _)| send.remote_qpn.value()).collect();
     assert_eq!(qpns, [0x40, 0x41, 0x41, 0x40]);
-    let mut known: Vec<_> = scene
-        .interface()
-        .neighbors()
-        .map(|row| row.address)
-        .collect();
+    let mut known: Vec<_> = scene.interface().neighbors().map(|row| row.address).collect();
     known.sort_unstable();
     let mut expected = addresses[..3].to_vec();
     expected.sort_unstable();
@@ -353,11 +307,7 @@ fn c1_an_address_that_differs_in_qpn_or_flags_is_another_neighbour() {
 
 #[test]
 fn c4_a_refused_query_frees_the_queue_at_once() {
-    let refusals = [
-        SaError::Refused(SaRefusal::NoRecords),
-        SaError::TimedOut,
-        SaError::Unusable,
-    ];
+    let refusals = [SaError::Refused(SaRefusal::NoRecords), SaError::TimedOut, SaError::Unusable];
     for refusal in refusals {
         let mut scene = Scene::joined();
         scene.answers(move |action, _| match action {

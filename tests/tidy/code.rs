@@ -27,11 +27,7 @@ pub(crate) fn functions(code: &str) -> Vec<Function> {
             .find(|line| line.contains('{') || line.trim_end().ends_with(';'))
             .is_some_and(|line| line.contains('{'));
         if let (Some(end), true) = (end, has_body && !line.contains('}')) {
-            found.push(Function {
-                name: name.to_owned(),
-                line: index + 1,
-                lines: end + 1,
-            });
+            found.push(Function { name: name.to_owned(), line: index + 1, lines: end + 1 });
         }
     }
     found
@@ -44,9 +40,7 @@ fn function_name(line: &str) -> Option<&str> {
     let is_item = before
         .split(|c: char| !c.is_alphanumeric())
         .all(|word| word.is_empty() || qualifiers.contains(&word));
-    let name = after
-        .split(|c: char| !c.is_alphanumeric() && c != '_')
-        .next()?;
+    let name = after.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
     (is_item && !name.is_empty()).then_some(name)
 }
 
@@ -72,9 +66,7 @@ pub(crate) fn code_only(text: &str) -> String {
                 first.len_utf8()
             }
             length => {
-                let blanks = rest[..length]
-                    .chars()
-                    .map(|c| if c == '\n' { c } else { ' ' });
+                let blanks = rest[..length].chars().map(|c| if c == '\n' { c } else { ' ' });
                 code.extend(blanks);
                 length
             }
@@ -95,9 +87,7 @@ fn blank_length(rest: &str, follows_word: bool) -> usize {
     let prefix = if follows_word {
         0
     } else {
-        rest.bytes()
-            .take_while(|byte| b"bcr".contains(byte))
-            .count()
+        rest.bytes().take_while(|byte| b"bcr".contains(byte)).count()
     };
     let literal = &rest[prefix..];
     let hashes = literal.bytes().take_while(|&byte| byte == b'#').count();

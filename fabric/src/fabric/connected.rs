@@ -83,31 +83,16 @@ impl Fabric {
         let (transport, psn, packet, flight) = if let Some(response) = responder.response.take() {
             let Response { syndrome, msn, .. } = response;
             let transport = Transport::Response { syndrome, msn };
-            (
-                transport,
-                response.psn,
-                Some(Packet::empty()),
-                response.flight,
-            )
+            (transport, response.psn, Some(Packet::empty()), response.flight)
         } else {
             let (epoch, transport) = (connection.epoch, Transport::Message { path_mtu });
             let (psn, packet) = self.start_message(id, state)?;
-            let flight = Flight {
-                requester: id,
-                epoch,
-            };
+            let flight = Flight { requester: id, epoch };
             (transport, psn, packet, Some(flight))
         };
         self.schedule(id);
-        let launch = Launch {
-            sender: id,
-            source_qpn: qpn,
-            ah,
-            pkey_index,
-            destination_qpn,
-            psn,
-            transport,
-        };
+        let launch =
+            Launch { sender: id, source_qpn: qpn, ah, pkey_index, destination_qpn, psn, transport };
         let transit = match packet {
             Some(packet) => self.launch(&launch, packet),
             None => {
@@ -228,21 +213,16 @@ impl Fabric {
         (header, path_mtu): (&Header, IbMtu),
         packet: Packet,
     ) {
-        let (Some(port), Some(hca)) = (
-            self.ports.get_mut(port_id.index()),
-            self.hcas.get_mut(id.hca.0 as usize),
-        ) else {
+        let (Some(port), Some(hca)) =
+            (self.ports.get_mut(port_id.index()), self.hcas.get_mut(id.hca.0 as usize))
+        else {
             return self.outlet.pool.free(packet);
         };
         let request = take_receive(hca, id, &mut self.outlet);
         let Some(qp) = hca.qps.get_mut(id.key) else {
             return self.outlet.pool.free(packet);
         };
-        let Some(responder) = qp
-            .connection
-            .as_mut()
-            .and_then(|own| own.responder.as_mut())
-        else {
+        let Some(responder) = qp.connection.as_mut().and_then(|own| own.responder.as_mut()) else {
             return self.outlet.pool.free(packet);
         };
         let packet_count = header.packet_count(packet.len());
@@ -274,12 +254,7 @@ impl Fabric {
             self.outlet.pool.free(packet);
             Outcome::ReceiveFailed(WorkError::LocalLength)
         };
-        let completion = Completion {
-            qp: id,
-            qpn: qp.qpn,
-            wr_id: request.wr_id,
-            outcome,
-        };
+        let completion = Completion { qp: id, qpn: qp.qpn, wr_id: request.wr_id, outcome };
         let cq = qp.receive_cq;
         hca.complete(cq, completion, &mut self.outlet);
         if !is_received {
@@ -298,10 +273,7 @@ impl Fabric {
         let Some((port, hca)) = self.accept(port_id, id, header, 1) else {
             return;
         };
-        let connection = hca
-            .qps
-            .get_mut(id.key)
-            .and_then(|qp| qp.connection.as_mut());
+        let connection = hca.qps.get_mut(id.key).and_then(|qp| qp.connection.as_mut());
         let progress = connection.and_then(|own| own.read_response(syndrome, header.psn));
         let Some((completed, verdict)) = progress else {
             port.counters.stale_responses += 1;
@@ -379,10 +351,7 @@ impl Fabric {
         let (key, qp) = self.hcas.get(port.hca.0 as usize)?.qp_by_number(qpn)?;
         let connection = qp.connection.as_ref()?;
         connection.requester.as_ref()?;
-        Some(Flight {
-            requester: QpId { hca: port.hca, key },
-            epoch: connection.epoch,
-        })
+        Some(Flight { requester: QpId { hca: port.hca, key }, epoch: connection.epoch })
     }
 }
 
@@ -394,10 +363,7 @@ enum Fault {
 }
 
 fn fault(port: &Port, qp: &Qp, header: &Header) -> Option<Fault> {
-    let responder = qp
-        .connection
-        .as_ref()
-        .and_then(|own| own.responder.as_ref());
+    let responder = qp.connection.as_ref().and_then(|own| own.responder.as_ref());
     let Some(responder) = responder.filter(|_| qp.can_receive()) else {
         return Some(Fault::State);
     };

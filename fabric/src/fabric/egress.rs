@@ -42,11 +42,7 @@ impl Fabric {
             }
             let id = self.egress.pop_front()?;
             let is_connected = self.qp(id).is_some_and(|qp| qp.connection.is_some());
-            let transit = if is_connected {
-                self.serve(id)
-            } else {
-                self.start_send(id)
-            };
+            let transit = if is_connected { self.serve(id) } else { self.start_send(id) };
             if transit.is_some() {
                 return transit;
             }
@@ -103,17 +99,9 @@ impl Fabric {
             QpType::Ud | QpType::Rc { .. } => qp.pkey_index,
             QpType::Gsi => request.pkey_index,
         };
-        let qkey = if request.qkey.0 & QKEY_OF_QP == 0 {
-            request.qkey
-        } else {
-            qp.qkey
-        };
-        let completion = Completion {
-            qp: id,
-            qpn: qp.qpn,
-            wr_id: request.wr_id,
-            outcome: Outcome::Sent,
-        };
+        let qkey = if request.qkey.0 & QKEY_OF_QP == 0 { request.qkey } else { qp.qkey };
+        let completion =
+            Completion { qp: id, qpn: qp.qpn, wr_id: request.wr_id, outcome: Outcome::Sent };
         let send_cq = qp.send_cq;
         let launch = Launch {
             sender: id,
@@ -132,15 +120,8 @@ impl Fabric {
 
     /// Takes a packet, or all packets of a message, from a queue pair to the switch.
     pub(super) fn launch(&mut self, launch: &Launch, packet: Packet) -> Option<Transit> {
-        let &Launch {
-            sender,
-            source_qpn,
-            ah,
-            pkey_index,
-            destination_qpn,
-            psn,
-            transport,
-        } = launch;
+        let &Launch { sender, source_qpn, ah, pkey_index, destination_qpn, psn, transport } =
+            launch;
         let port = self.ports.get_mut(ah.port.index())?;
 
         let count = u64::from(transport.packet_count(packet.len()));
@@ -167,9 +148,7 @@ impl Fabric {
         };
         let payload_len = header.packet_payload_len(packet.len());
         let payload_bytes = wire::grh_payload_bytes(header.transport_len(), payload_len);
-        header.grh = ah
-            .grh
-            .map(|route| grh(port.gids.first(), &route, payload_bytes));
+        header.grh = ah.grh.map(|route| grh(port.gids.first(), &route, payload_bytes));
         port.counters.sent += count;
         self.forward(&ah, header, sender, packet)
     }
@@ -185,12 +164,8 @@ impl Fabric {
             return;
         };
         qp.state = QpState::SendQueueError;
-        let completion = Completion {
-            qp: id,
-            qpn: qp.qpn,
-            wr_id,
-            outcome: Outcome::SendFailed(error),
-        };
+        let completion =
+            Completion { qp: id, qpn: qp.qpn, wr_id, outcome: Outcome::SendFailed(error) };
         let send_cq = qp.send_cq;
         hca.complete(send_cq, completion, &mut self.outlet);
         hca.flush_sends(id, &mut self.outlet);
@@ -209,11 +184,7 @@ impl Fabric {
             Destination::Unicast(lid) => {
                 // A packet to the own LID does not reach the link.
                 let is_own = header.source_lid == lid;
-                let found = if is_own {
-                    Some(ah.port)
-                } else {
-                    self.switch.port(lid)
-                };
+                let found = if is_own { Some(ah.port) } else { self.switch.port(lid) };
                 let Some(destination) = found else {
                     let count = header.packet_count(packet.len());
                     self.switch.counters.unroutable += u64::from(count);
@@ -224,14 +195,7 @@ impl Fabric {
                     self.outlet.pool.free(packet);
                     return None;
                 }
-                Some(Transit {
-                    header,
-                    sender,
-                    source: ah.port,
-                    destination,
-                    packet,
-                    flight: None,
-                })
+                Some(Transit { header, sender, source: ah.port, destination, packet, flight: None })
             }
             Destination::Multicast(..) => {
                 self.fan_out(ah.port, header, sender, packet);
@@ -318,11 +282,7 @@ impl Fabric {
 
 /// The global route header of a packet (IBA 8.3).
 fn grh(source: Gid, (destination, route): &(Gid, GlobalRoute), payload_bytes: u16) -> Grh {
-    let GlobalRoute {
-        flow_label,
-        hop_limit,
-        traffic_class,
-    } = *route;
+    let GlobalRoute { flow_label, hop_limit, traffic_class } = *route;
     let version_class_flow =
         wire::GRH_VERSION << 28 | u32::from(traffic_class) << 20 | flow_label.value();
     Grh {

@@ -22,14 +22,7 @@ impl Fabric {
     /// and goes back to the pool. A message of a connection is answered; if it is not, its sender
     /// is told as by [`Self::discard`].
     pub fn deliver(&mut self, transit: Transit) {
-        let Transit {
-            header,
-            sender,
-            destination,
-            packet,
-            flight,
-            source: _,
-        } = transit;
+        let Transit { header, sender, destination, packet, flight, source: _ } = transit;
         let packet_count = header.packet_count(packet.len());
         if self.takes_in(destination, &header, packet_count) {
             match header.destination {
@@ -63,10 +56,7 @@ impl Fabric {
             return false;
         }
         // IBA 9.6.1.2: the destination of a GRH is one of the port's GIDs.
-        if header
-            .grh
-            .is_some_and(|grh| !port.gids.contains(grh.destination))
-        {
+        if header.grh.is_some_and(|grh| !port.gids.contains(grh.destination)) {
             port.counters.foreign_gids += count;
             return false;
         }
@@ -84,9 +74,7 @@ impl Fabric {
             port.gsi.map(|key| (key, false))
         } else {
             let found = hca.qp_by_number(header.destination_qpn);
-            found
-                .filter(|(_, qp)| qp.port == id)
-                .map(|(key, qp)| (key, qp.connection.is_some()))
+            found.filter(|(_, qp)| qp.port == id).map(|(key, qp)| (key, qp.connection.is_some()))
         };
         let count = u64::from(header.packet_count(packet.len()));
         let Some((key, is_connected)) = found else {
@@ -174,10 +162,7 @@ fn receive(
     let receive_cq = qp.receive_cq;
     // IBA 11.4.1.2: the first 40 bytes are for a GRH, whether there is one or not.
     let is_long = GRH_BYTES + packet.len() > request.bytes as usize;
-    let grh = header
-        .grh
-        .as_ref()
-        .map_or(&[0; GRH_BYTES][..], |grh| grh.as_bytes());
+    let grh = header.grh.as_ref().map_or(&[0; GRH_BYTES][..], |grh| grh.as_bytes());
     let outcome = if is_long || packet.prepend(grh).is_err() {
         port.counters.receives_too_short += 1;
         outlet.pool.free(packet);
@@ -193,12 +178,7 @@ fn receive(
             source_qpn: header.source_qpn,
         })
     };
-    let completion = Completion {
-        qp: id,
-        qpn: qp.qpn,
-        wr_id: request.wr_id,
-        outcome,
-    };
+    let completion = Completion { qp: id, qpn: qp.qpn, wr_id: request.wr_id, outcome };
     hca.complete(receive_cq, completion, outlet);
 }
 

@@ -57,9 +57,7 @@ impl Fabric {
 
     /// Whether a GID is in a port's table.
     pub fn has_gid(&self, id: PortId, gid: Gid) -> bool {
-        self.ports
-            .get(id.index())
-            .is_some_and(|port| port.gids.contains(gid))
+        self.ports.get(id.index()).is_some_and(|port| port.gids.contains(gid))
     }
 
     /// Where a port's table holds a key of a partition; full membership goes first.
@@ -92,10 +90,7 @@ impl Fabric {
     ///
     /// [`ManagementError`].
     pub fn set_lid(&mut self, id: PortId, lid: Option<Lid>) -> Result<(), ManagementError> {
-        let port = self
-            .ports
-            .get_mut(id.index())
-            .ok_or(ManagementError::Unknown)?;
+        let port = self.ports.get_mut(id.index()).ok_or(ManagementError::Unknown)?;
         if port.lid == lid {
             return Ok(());
         }
@@ -109,8 +104,7 @@ impl Fabric {
             self.switch.set_port(old, None)?;
         }
         port.lid = lid;
-        self.outlet
-            .report(AsyncEvent::Port(id, PortEvent::LidChanged));
+        self.outlet.report(AsyncEvent::Port(id, PortEvent::LidChanged));
         Ok(())
     }
 
@@ -121,19 +115,12 @@ impl Fabric {
     ///
     /// [`ManagementError::Unknown`].
     pub fn set_port_state(&mut self, id: PortId, state: PortState) -> Result<(), ManagementError> {
-        let port = self
-            .ports
-            .get_mut(id.index())
-            .ok_or(ManagementError::Unknown)?;
+        let port = self.ports.get_mut(id.index()).ok_or(ManagementError::Unknown)?;
         let was_active = port.is_active();
         port.state = state;
         match (was_active, port.is_active()) {
-            (false, true) => self
-                .outlet
-                .report(AsyncEvent::Port(id, PortEvent::PortActive)),
-            (true, false) => self
-                .outlet
-                .report(AsyncEvent::Port(id, PortEvent::PortError)),
+            (false, true) => self.outlet.report(AsyncEvent::Port(id, PortEvent::PortActive)),
+            (true, false) => self.outlet.report(AsyncEvent::Port(id, PortEvent::PortError)),
             (true, true) | (false, false) => {}
         }
         Ok(())
@@ -150,18 +137,14 @@ impl Fabric {
         id: PortId,
         pkeys: &[Option<Pkey>],
     ) -> Result<(), ManagementError> {
-        let port = self
-            .ports
-            .get_mut(id.index())
-            .ok_or(ManagementError::Unknown)?;
+        let port = self.ports.get_mut(id.index()).ok_or(ManagementError::Unknown)?;
         if pkeys.len() > port.pkeys.len() {
             return Err(ManagementError::TableTooSmall);
         }
         let (given, rest) = port.pkeys.split_at_mut(pkeys.len());
         given.copy_from_slice(pkeys);
         rest.fill(None);
-        self.outlet
-            .report(AsyncEvent::Port(id, PortEvent::PkeyChanged));
+        self.outlet.report(AsyncEvent::Port(id, PortEvent::PkeyChanged));
         Ok(())
     }
 
@@ -176,15 +159,11 @@ impl Fabric {
         index: u16,
         gid: Option<Gid>,
     ) -> Result<(), ManagementError> {
-        let port = self
-            .ports
-            .get_mut(id.index())
-            .ok_or(ManagementError::Unknown)?;
+        let port = self.ports.get_mut(id.index()).ok_or(ManagementError::Unknown)?;
         if !port.gids.set(index, gid) {
             return Err(ManagementError::TableTooSmall);
         }
-        self.outlet
-            .report(AsyncEvent::Port(id, PortEvent::GidChanged));
+        self.outlet.report(AsyncEvent::Port(id, PortEvent::GidChanged));
         Ok(())
     }
 
@@ -200,18 +179,10 @@ impl Fabric {
         first: u16,
         gids: impl Iterator<Item = Gid>,
     ) -> Result<(), ManagementError> {
-        let port = self
-            .ports
-            .get_mut(id.index())
-            .ok_or(ManagementError::Unknown)?;
+        let port = self.ports.get_mut(id.index()).ok_or(ManagementError::Unknown)?;
         let fits = port.gids.set_range(first, gids);
-        self.outlet
-            .report(AsyncEvent::Port(id, PortEvent::GidChanged));
-        if fits {
-            Ok(())
-        } else {
-            Err(ManagementError::TableTooSmall)
-        }
+        self.outlet.report(AsyncEvent::Port(id, PortEvent::GidChanged));
+        if fits { Ok(()) } else { Err(ManagementError::TableTooSmall) }
     }
 
     /// Sets the MTU in use on a port. No event: it changes only while the port is not ACTIVE.
@@ -220,10 +191,7 @@ impl Fabric {
     ///
     /// [`ManagementError::Unknown`].
     pub fn set_mtu(&mut self, id: PortId, mtu: IbMtu) -> Result<(), ManagementError> {
-        let port = self
-            .ports
-            .get_mut(id.index())
-            .ok_or(ManagementError::Unknown)?;
+        let port = self.ports.get_mut(id.index()).ok_or(ManagementError::Unknown)?;
         port.mtu = mtu;
         Ok(())
     }
@@ -235,10 +203,7 @@ impl Fabric {
     ///
     /// [`ManagementError::Unknown`].
     pub fn set_sm(&mut self, id: PortId, sm: Option<SmAddress>) -> Result<(), ManagementError> {
-        let port = self
-            .ports
-            .get_mut(id.index())
-            .ok_or(ManagementError::Unknown)?;
+        let port = self.ports.get_mut(id.index()).ok_or(ManagementError::Unknown)?;
         port.sm = sm;
         Ok(())
     }
@@ -278,10 +243,7 @@ impl Fabric {
     ///
     /// [`ManagementError::Unknown`].
     pub fn set_wedged(&mut self, id: HcaId, is_wedged: bool) -> Result<(), ManagementError> {
-        let hca = self
-            .hcas
-            .get_mut(id.0 as usize)
-            .ok_or(ManagementError::Unknown)?;
+        let hca = self.hcas.get_mut(id.0 as usize).ok_or(ManagementError::Unknown)?;
         if is_wedged {
             hca.is_wedged = true;
         } else {

@@ -119,9 +119,7 @@ impl Fabric {
         while let Some(completion) = cq.queue.pop_front() {
             self.outlet.reclaim(completion);
         }
-        self.outlet
-            .notifications
-            .retain(|notification| notification.cq != id);
+        self.outlet.notifications.retain(|notification| notification.cq != id);
         Ok(())
     }
 
@@ -133,18 +131,12 @@ impl Fabric {
     /// not exist or is another adapter's, [`CreateError::TooMany`] for a second QP1 on a port,
     /// [`CreateError::Invalid`] for more than 16384 sends on a connected queue pair.
     pub fn create_qp(&mut self, port_id: PortId, config: &QpConfig) -> Result<QpId, CreateError> {
-        let port = self
-            .ports
-            .get_mut(port_id.index())
-            .ok_or(CreateError::Unknown)?;
+        let port = self.ports.get_mut(port_id.index()).ok_or(CreateError::Unknown)?;
         let hca_id = port.hca;
         if config.qp_type == QpType::Gsi && port.gsi.is_some() {
             return Err(CreateError::TooMany);
         }
-        let hca = self
-            .hcas
-            .get_mut(hca_id.0 as usize)
-            .ok_or(CreateError::Unknown)?;
+        let hca = self.hcas.get_mut(hca_id.0 as usize).ok_or(CreateError::Unknown)?;
         for cq in [config.send_cq, config.receive_cq] {
             if cq.hca != hca_id || hca.cqs.get(cq.key).is_none() {
                 return Err(CreateError::Unknown);
@@ -212,8 +204,7 @@ impl Fabric {
             for attachment in &mut port.attachments {
                 attachment.qps.retain(|key| *key != id.key);
             }
-            port.attachments
-                .retain(|attachment| !attachment.qps.is_empty());
+            port.attachments.retain(|attachment| !attachment.qps.is_empty());
             if qp.qp_type == QpType::Gsi {
                 port.gsi = None;
             }
@@ -227,19 +218,11 @@ impl Fabric {
     ///
     /// [`ModifyError`]; the queue pair is as it was.
     pub fn modify_qp(&mut self, id: QpId, change: &QpChange) -> Result<(), ModifyError> {
-        let hca = self
-            .hcas
-            .get(id.hca.0 as usize)
-            .ok_or(ModifyError::Unknown)?;
+        let hca = self.hcas.get(id.hca.0 as usize).ok_or(ModifyError::Unknown)?;
         let qp = hca.qps.get(id.key).ok_or(ModifyError::Unknown)?;
-        let state = qp
-            .next_state(change)
-            .ok_or(ModifyError::IllegalTransition)?;
+        let state = qp.next_state(change).ok_or(ModifyError::IllegalTransition)?;
         let port_id = qp.port;
-        let port = self
-            .ports
-            .get(port_id.index())
-            .ok_or(ModifyError::Unknown)?;
+        let port = self.ports.get(port_id.index()).ok_or(ModifyError::Unknown)?;
         match change {
             QpChange::Init { pkey_index, .. } => {
                 if usize::from(pkey_index.0) >= port.pkeys.len() {
@@ -286,10 +269,7 @@ impl Fabric {
         port_id: PortId,
         address: &AddressVector,
     ) -> Result<AhId, CreateError> {
-        let port = self
-            .ports
-            .get(port_id.index())
-            .ok_or(CreateError::Unknown)?;
+        let port = self.ports.get(port_id.index()).ok_or(CreateError::Unknown)?;
         let hca_id = port.hca;
         let ah = Ah::new(port_id, address).ok_or(CreateError::Invalid)?;
         let hca = self.hca_mut(hca_id).ok_or(CreateError::Unknown)?;
@@ -304,10 +284,7 @@ impl Fabric {
     /// [`DestroyError::Unknown`].
     pub fn destroy_ah(&mut self, id: AhId) -> Result<(), DestroyError> {
         let hca = self.hca_mut(id.hca).ok_or(DestroyError::Unknown)?;
-        hca.ahs
-            .remove(id.key)
-            .map(|_| ())
-            .ok_or(DestroyError::Unknown)
+        hca.ahs.remove(id.key).map(|_| ()).ok_or(DestroyError::Unknown)
     }
 
     /// The number of queue pairs of an adapter.
@@ -333,10 +310,7 @@ impl Fabric {
     ) -> Result<(), AttachError> {
         let qp = self.qp(id).filter(|qp| qp.qp_type == QpType::Ud);
         let port = qp.ok_or(AttachError::Unknown)?.port;
-        let port = self
-            .ports
-            .get_mut(port.index())
-            .ok_or(AttachError::Unknown)?;
+        let port = self.ports.get_mut(port.index()).ok_or(AttachError::Unknown)?;
         let out_of_memory = |_| AttachError::OutOfMemory;
         let group = (mlid, mgid);
         match port.find_attachment(group) {
@@ -370,10 +344,7 @@ impl Fabric {
         mlid: Mlid,
     ) -> Result<(), AttachError> {
         let port = self.qp(id).ok_or(AttachError::Unknown)?.port;
-        let port = self
-            .ports
-            .get_mut(port.index())
-            .ok_or(AttachError::Unknown)?;
+        let port = self.ports.get_mut(port.index()).ok_or(AttachError::Unknown)?;
         let not_attached = |_| AttachError::NotAttached;
         let place = port.find_attachment((mlid, mgid)).map_err(not_attached)?;
         let qps = &mut port.attachments[place].qps;
@@ -387,9 +358,7 @@ impl Fabric {
 
     /// The number of groups that queue pairs of a port are attached to.
     pub fn attachment_count(&self, port: PortId) -> usize {
-        self.ports
-            .get(port.index())
-            .map_or(0, |port| port.attachments.len())
+        self.ports.get(port.index()).map_or(0, |port| port.attachments.len())
     }
 
     /// Posts a datagram. The packet is the fabric's from now on: it moves to the receiver, or goes
@@ -448,10 +417,7 @@ impl Fabric {
     ///
     /// [`PostError`].
     pub fn post_receive(&mut self, id: QpId, request: ReceiveRequest) -> Result<(), PostError> {
-        let hca = self
-            .hcas
-            .get_mut(id.hca.0 as usize)
-            .ok_or(PostError::UnknownQp)?;
+        let hca = self.hcas.get_mut(id.hca.0 as usize).ok_or(PostError::UnknownQp)?;
         let qp = hca.qps.get_mut(id.key).ok_or(PostError::UnknownQp)?;
         if qp.qp_type.has_srq() {
             return Err(PostError::HasSharedQueue);

@@ -165,10 +165,7 @@ impl MemberRecordWire {
         let Some(parameters) = &request.create else {
             return (member, MemberComponents::JOIN);
         };
-        let mut record = Self {
-            pkey: U16::new(request.pkey.value()),
-            ..member
-        };
+        let mut record = Self { pkey: U16::new(request.pkey.value()), ..member };
         record.set_parameters(parameters);
         record.life_time = 0;
         (record, MemberComponents::CREATE_EXACT)
@@ -176,12 +173,7 @@ impl MemberRecordWire {
 
     /// A record that names a group, a port and a kind of membership and nothing else.
     pub fn member(mgid: Mgid, port_gid: Gid, join_state: JoinState) -> Self {
-        Self {
-            mgid: mgid.gid(),
-            port_gid,
-            scope_join: join_state.bits(),
-            ..Self::new_zeroed()
-        }
+        Self { mgid: mgid.gid(), port_gid, scope_join: join_state.bits(), ..Self::new_zeroed() }
     }
 
     /// The record of a group, without a member. The scope is that of the MGID.

@@ -96,10 +96,7 @@ mod tests {
     #[test]
     fn rates_are_compared_by_speed_not_by_code() {
         let mbps = |code| rate_mbps(RateCode::new(code).unwrap());
-        assert!(
-            mbps(5) < mbps(3),
-            "5 Gb/s has the larger code but is slower than 10 Gb/s"
-        );
+        assert!(mbps(5) < mbps(3), "5 Gb/s has the larger code but is slower than 10 Gb/s");
         assert_eq!(mbps(0), None);
         assert_eq!(mbps(1), None);
         assert_eq!(mbps(23), None);

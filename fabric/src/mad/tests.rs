@@ -59,9 +59,8 @@ fn path_wire(global: Option<GlobalRoute>) -> PathRecordWire {
 /// implementation that shares nothing with the structs.
 fn bits(bytes: &[u8], word: usize, bit: usize, width: usize) -> u128 {
     let first = word * 32 + bit;
-    (first..first + width).fold(0, |value, bit| {
-        (value << 1) | u128::from((bytes[bit / 8] >> (7 - bit % 8)) & 1)
-    })
+    (first..first + width)
+        .fold(0, |value, bit| (value << 1) | u128::from((bytes[bit / 8] >> (7 - bit % 8)) & 1))
 }
 
 #[test]
@@ -125,9 +124,7 @@ fn member_record_fields_stand_where_the_table_says() {
 
 #[test]
 fn class_port_info_fields_stand_where_the_table_says() {
-    let capabilities = SaCapabilities {
-        send_only_full_member: true,
-    };
+    let capabilities = SaCapabilities { send_only_full_member: true };
     let wire = ClassPortInfo::answer(capabilities, 16);
     let bytes = wire.as_bytes();
     assert_eq!(bits(bytes, 0, 0, 8), 1, "base version");
@@ -142,13 +139,8 @@ fn class_port_info_fields_stand_where_the_table_says() {
 fn mad_header_fields_stand_where_the_table_says() {
     let (record, components) = (PathRecordWire::new_zeroed(), 0x1122_3344_5566_7788);
     let transaction = 0x0102_0304_0506_0708;
-    let mut mad = SaMad::request(
-        Method::Get,
-        Attribute::PathRecord,
-        transaction,
-        components,
-        &record,
-    );
+    let mut mad =
+        SaMad::request(Method::Get, Attribute::PathRecord, transaction, components, &record);
     mad.header.status = U16::new(0x0300);
     mad.sm_key = U64::new(0xAABB);
     let bytes = mad.to_bytes();
@@ -160,11 +152,7 @@ fn mad_header_fields_stand_where_the_table_says() {
     assert_eq!(bits(&bytes, 5, 0, 32), 0, "modifier");
     assert_eq!(bits(&bytes, 6, 0, 96), 0, "RMPP is inactive");
     assert_eq!(bits(&bytes, 9, 0, 64), 0xAABB, "SM_Key");
-    assert_eq!(
-        bits(&bytes, 11, 0, 16),
-        0,
-        "no attribute offset in a request"
-    );
+    assert_eq!(bits(&bytes, 11, 0, 16), 0, "no attribute offset in a request");
     assert_eq!(bits(&bytes, 12, 0, 64), components.into());
 }
 
@@ -176,9 +164,7 @@ fn records_survive_the_way_through_bytes() {
         assert_eq!(path_wire(global).record(), Some(path(global)));
     }
     for send_only_full_member in [false, true] {
-        let capabilities = SaCapabilities {
-            send_only_full_member,
-        };
+        let capabilities = SaCapabilities { send_only_full_member };
         let wire = ClassPortInfo::answer(capabilities, 31);
         assert_eq!(wire.capabilities(), capabilities);
     }
@@ -187,15 +173,9 @@ fn records_survive_the_way_through_bytes() {
 #[test]
 fn a_hop_limit_of_one_or_less_means_no_grh() {
     for (hop_limit, needs_grh) in [(0, false), (1, false), (2, true), (255, true)] {
-        let wire = path_wire(Some(GlobalRoute {
-            hop_limit,
-            ..GlobalRoute::default()
-        }));
+        let wire = path_wire(Some(GlobalRoute { hop_limit, ..GlobalRoute::default() }));
         let global = wire.record().unwrap().global;
-        assert_eq!(
-            global.map(|route| route.hop_limit),
-            needs_grh.then_some(hop_limit)
-        );
+        assert_eq!(global.map(|route| route.hop_limit), needs_grh.then_some(hop_limit));
     }
 }
 
@@ -204,55 +184,23 @@ fn an_answer_with_a_reserved_value_is_no_record() {
     let path = path_wire(None);
     for lid in [0, 0xC000, 0xFFFF] {
         let destination_lid = U16::new(lid);
-        assert_eq!(
-            PathRecordWire {
-                destination_lid,
-                ..path
-            }
-            .record(),
-            None,
-            "LID {lid:#x}"
-        );
+        assert_eq!(PathRecordWire { destination_lid, ..path }.record(), None, "LID {lid:#x}");
     }
     let group = MemberRecordWire::group(&group());
     for mlid in [0, 1, 0xBFFF, 0xFFFF] {
         let mlid = U16::new(mlid);
-        assert_eq!(
-            MemberRecordWire { mlid, ..group }.record(),
-            None,
-            "MLID {mlid:#x}"
-        );
+        assert_eq!(MemberRecordWire { mlid, ..group }.record(), None, "MLID {mlid:#x}");
     }
     for mtu in [0, 6, 63] {
         let mtu = Selector::Exactly.pack(mtu);
-        assert_eq!(
-            PathRecordWire { mtu, ..path }.record(),
-            None,
-            "MTU {mtu:#x}"
-        );
-        assert_eq!(
-            MemberRecordWire { mtu, ..group }.record(),
-            None,
-            "MTU {mtu:#x}"
-        );
+        assert_eq!(PathRecordWire { mtu, ..path }.record(), None, "MTU {mtu:#x}");
+        assert_eq!(MemberRecordWire { mtu, ..group }.record(), None, "MTU {mtu:#x}");
     }
     for pkey in [0, 0x8000] {
         let pkey = U16::new(pkey);
-        assert_eq!(
-            MemberRecordWire { pkey, ..group }.record(),
-            None,
-            "P_Key {pkey:#x}"
-        );
+        assert_eq!(MemberRecordWire { pkey, ..group }.record(), None, "P_Key {pkey:#x}");
     }
-    assert_eq!(
-        MemberRecordWire {
-            mgid: PORT_A,
-            ..group
-        }
-        .record(),
-        None,
-        "MGID"
-    );
+    assert_eq!(MemberRecordWire { mgid: PORT_A, ..group }.record(), None, "MGID");
 }
 
 #[test]
@@ -266,10 +214,7 @@ fn a_join_without_creation_fills_in_the_mandatory_components_only() {
     };
     let (wire, components) = MemberRecordWire::join(&join);
     assert_eq!(components.bits(), 0x1_0003);
-    assert_eq!(
-        wire,
-        MemberRecordWire::member(mgid(), PORT_A, JoinState::FULL)
-    );
+    assert_eq!(wire, MemberRecordWire::member(mgid(), PORT_A, JoinState::FULL));
 }
 
 #[test]
@@ -329,10 +274,7 @@ fn parse_names_what_is_wrong() {
     for len in [0, 23, 24, 255] {
         assert_eq!(parse(&good[..len]).err(), Some(ParseError::Length));
     }
-    assert_eq!(
-        parse(&[&good[..], &[0]].concat()).err(),
-        Some(ParseError::Length)
-    );
+    assert_eq!(parse(&[&good[..], &[0]].concat()).err(), Some(ParseError::Length));
     for byte in (0..=u8::MAX).filter(|byte| *byte != 1) {
         assert_eq!(with(0, byte), Err(ParseError::BaseVersion));
     }
@@ -345,11 +287,7 @@ fn parse_names_what_is_wrong() {
     for byte in 0..=u8::MAX {
         let known = [0x01, 0x02, 0x15, 0x81, 0x95].contains(&byte);
         assert_eq!(with(3, byte).is_ok(), known, "method {byte:#x}");
-        assert_eq!(
-            with(26, byte).is_ok(),
-            byte & 1 == 0,
-            "RMPP flags {byte:#x}"
-        );
+        assert_eq!(with(26, byte).is_ok(), byte & 1 == 0, "RMPP flags {byte:#x}");
     }
 }
 
@@ -408,33 +346,14 @@ fn capture(mads: &[[u8; MAD_BYTES]]) -> Vec<u8> {
 fn tshark_reads_what_was_written() {
     let path = std::env::temp_dir().join(format!("fabric-mad-{}.pcap", std::process::id()));
     let member = MemberRecordWire::group(&group()).with_join_state(JoinState::FULL);
-    let member = MemberRecordWire {
-        port_gid: PORT_A,
-        ..member
-    };
+    let member = MemberRecordWire { port_gid: PORT_A, ..member };
     let route = group().parameters.global;
     let mads = [
-        SaMad::request(
-            Method::Get,
-            Attribute::PathRecord,
-            0x11,
-            0x2C,
-            &path_wire(Some(route)),
-        ),
-        SaMad::request(
-            Method::Set,
-            Attribute::MemberRecord,
-            0x12,
-            0x1_0003,
-            &member,
-        ),
+        SaMad::request(Method::Get, Attribute::PathRecord, 0x11, 0x2C, &path_wire(Some(route))),
+        SaMad::request(Method::Set, Attribute::MemberRecord, 0x12, 0x1_0003, &member),
     ];
     fs::write(&path, capture(&mads.map(|mad| mad.to_bytes()))).unwrap();
-    let output = Command::new("tshark")
-        .arg("-V")
-        .arg("-r")
-        .arg(&path)
-        .output();
+    let output = Command::new("tshark").arg("-V").arg("-r").arg(&path).output();
     fs::remove_file(&path).unwrap();
     let Ok(output) = output else {
         eprintln!("tshark is not installed: not compared");
@@ -459,10 +378,7 @@ fn tshark_reads_what_was_written() {
         "joinstate: 0x1",
     ];
     for line in expected {
-        assert!(
-            text.contains(line),
-            "tshark does not show {line:?} in\n{text}"
-        );
+        assert!(text.contains(line), "tshark does not show {line:?} in\n{text}");
     }
     assert!(!text.contains("malformed"), "{text}");
 }

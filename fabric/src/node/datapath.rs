@@ -42,9 +42,7 @@ impl Wiring {
         let hca = fabric.query_port(port).ok_or(CreateError::Unknown)?.hca;
         let handle_count = limits.handles_max() as usize;
         let mut handles = Vec::new();
-        handles
-            .try_reserve_exact(handle_count)
-            .map_err(|_| CreateError::OutOfMemory)?;
+        handles.try_reserve_exact(handle_count).map_err(|_| CreateError::OutOfMemory)?;
         handles.resize(handle_count, None);
         let send_cq = fabric.create_cq(hca, limits.send_queue_len, context)?;
         let receive_cq = match fabric.create_cq(hca, limits.receive_queue_len, context) {
@@ -74,15 +72,7 @@ impl Wiring {
         };
         fabric.req_notify(send_cq);
         fabric.req_notify(receive_cq);
-        Ok(Self {
-            qp,
-            qpn,
-            send_cq,
-            receive_cq,
-            handles,
-            posts_to_refuse: 0,
-            limits: *limits,
-        })
+        Ok(Self { qp, qpn, send_cq, receive_cq, handles, posts_to_refuse: 0, limits: *limits })
     }
 
     /// Destroys everything.
@@ -115,11 +105,7 @@ pub(super) struct NodePath<'a> {
 
 impl PacketSink<Packet> for NodePath<'_> {
     fn deliver(&mut self, packet: Packet, delivery: Delivery) {
-        let delivered = Delivered {
-            interface: self.id,
-            packet,
-            delivery,
-        };
+        let delivered = Delivered { interface: self.id, packet, delivery };
         if let Err(packet) = self.outputs.push_delivered(delivered) {
             self.fabric.pool_mut().free(packet);
         }
@@ -134,11 +120,7 @@ impl PacketSink<Packet> for NodePath<'_> {
     }
 
     fn packet_too_big(&mut self, packet: Packet, mtu: usize) {
-        let too_big = TooBig {
-            interface: self.id,
-            packet,
-            mtu,
-        };
+        let too_big = TooBig { interface: self.id, packet, mtu };
         if let Err(packet) = self.outputs.push_too_big(too_big) {
             self.fabric.pool_mut().free(packet);
         }
@@ -161,22 +143,15 @@ impl DataPath<Packet> for NodePath<'_> {
             qkey: send.qkey,
             pkey_index: PkeyIndex::default(),
         };
-        self.fabric
-            .post_send(self.wiring.qp, request, packet)
-            .map_err(|refused| refused.packet)
+        self.fabric.post_send(self.wiring.qp, request, packet).map_err(|refused| refused.packet)
     }
 
     fn post_receive(&mut self, bytes: usize) -> Result<(), PostReceiveError> {
         if self.wiring.refuses_post() {
             return Err(PostReceiveError);
         }
-        let request = ReceiveRequest {
-            wr_id: 0,
-            bytes: bytes as u32,
-        };
-        self.fabric
-            .post_receive(self.wiring.qp, request)
-            .map_err(|_| PostReceiveError)
+        let request = ReceiveRequest { wr_id: 0, bytes: bytes as u32 };
+        self.fabric.post_receive(self.wiring.qp, request).map_err(|_| PostReceiveError)
     }
 
     fn fragment(

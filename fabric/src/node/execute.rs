@@ -28,11 +28,7 @@ impl Node {
                 });
                 self.feed_result(now, fabric, interface, op, result);
             }
-            Action::CreateAddressHandle {
-                op,
-                handle,
-                address,
-            } => {
+            Action::CreateAddressHandle { op, handle, address } => {
                 let result = self.create_handle(fabric, interface, handle, &address);
                 self.feed_result(now, fabric, interface, op, result);
             }
@@ -54,12 +50,7 @@ impl Node {
                 let request = self.sa.request_join(now, tag, &request);
                 self.ask(now, fabric, pending, tag, request);
             }
-            Action::LeaveGroup {
-                op,
-                mgid,
-                port_gid,
-                membership,
-            } => {
+            Action::LeaveGroup { op, mgid, port_gid, membership } => {
                 let tag = Query { interface, op };
                 let request = self.sa.request_leave(now, tag, mgid, port_gid, membership);
                 self.ask(now, fabric, pending, tag, request);
@@ -71,8 +62,7 @@ impl Node {
             }
             Action::CancelQuery { op } => self.sa.cancel(Query { interface, op }),
             Action::WakeSendQueue => {
-                self.outputs
-                    .push_event(interface, HostEvent::SendQueueWoken);
+                self.outputs.push_event(interface, HostEvent::SendQueueWoken);
             }
         }
     }
@@ -138,9 +128,7 @@ impl Node {
     }
 
     fn qp(&self, interface: InterfaceId) -> Result<crate::qp::QpId, VerbError> {
-        self.slot(interface)
-            .map(|slot| slot.wiring.qp)
-            .ok_or(VerbError)
+        self.slot(interface).map(|slot| slot.wiring.qp).ok_or(VerbError)
     }
 
     fn create_handle(

@@ -11,11 +11,7 @@ use crate::mad::Status;
 const AGENT: u32 = 0xA6E7_0001;
 const HERE: Gid = Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0x0A01);
 const THERE: Gid = Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0x0B02);
-const QUERY: PathQuery = PathQuery {
-    destination: THERE,
-    source: HERE,
-    pkey: Pkey::DEFAULT,
-};
+const QUERY: PathQuery = PathQuery { destination: THERE, source: HERE, pkey: Pkey::DEFAULT };
 
 fn mgid() -> Mgid {
     Mgid::new(Gid::new(0xFF12_401B_FFFF_0000, 0x0000_0000_FFFF_FFFF)).unwrap()
@@ -75,12 +71,7 @@ fn answered(request: &[u8; MAD_BYTES]) -> SaMad {
     let request = parsed(request);
     match request.attribute().unwrap() {
         Attribute::ClassPortInfo => {
-            let info = ClassPortInfo::answer(
-                SaCapabilities {
-                    send_only_full_member: true,
-                },
-                16,
-            );
+            let info = ClassPortInfo::answer(SaCapabilities { send_only_full_member: true }, 16);
             request.answer(Attribute::ClassPortInfo, &info)
         }
         Attribute::PathRecord => {
@@ -100,21 +91,14 @@ fn each_request_gets_its_own_answer_in_any_order() {
     let requests = [
         client.request_path(at(0), "path", &QUERY).unwrap(),
         client.request_join(at(0), "join", &join()).unwrap(),
-        client
-            .request_leave(at(0), "leave", mgid(), HERE, Membership::Full)
-            .unwrap(),
+        client.request_leave(at(0), "leave", mgid(), HERE, Membership::Full).unwrap(),
         client.request_capabilities(at(0), "capabilities").unwrap(),
     ];
     let expected = [
         ("path", Answer::Path(Ok(path()))),
         ("join", Answer::Join(Ok(group()))),
         ("leave", Answer::Leave(Ok(()))),
-        (
-            "capabilities",
-            Answer::Capabilities(Ok(SaCapabilities {
-                send_only_full_member: true,
-            })),
-        ),
+        ("capabilities", Answer::Capabilities(Ok(SaCapabilities { send_only_full_member: true }))),
     ];
     for place in [2, 0, 3, 1] {
         let answer = client.handle_mad(&answered(&requests[place]).to_bytes());
@@ -141,11 +125,7 @@ fn a_request_that_nobody_answers_times_out_once() {
     client.request_path(at(0), "path", &QUERY).unwrap();
     client.request_join(at(10), "join", &join()).unwrap();
     assert_eq!(client.poll_timeout(), Some(at(0) + REQUEST_TIMEOUT));
-    assert_eq!(
-        client.handle_timeout(at(999)),
-        None,
-        "a call too early does nothing"
-    );
+    assert_eq!(client.handle_timeout(at(999)), None, "a call too early does nothing");
     assert_eq!(
         client.handle_timeout(at(1000)),
         Some(("path", Answer::Path(Err(SaError::TimedOut))))
@@ -166,14 +146,8 @@ fn deadlines_stay_in_order_when_the_clock_goes_back() {
     client.request_path(at(500), "first", &QUERY).unwrap();
     client.request_path(at(0), "second", &QUERY).unwrap();
     assert_eq!(client.handle_timeout(at(1499)), None);
-    assert_eq!(
-        client.handle_timeout(at(1500)).map(|(tag, _)| tag),
-        Some("first")
-    );
-    assert_eq!(
-        client.handle_timeout(at(1500)).map(|(tag, _)| tag),
-        Some("second")
-    );
+    assert_eq!(client.handle_timeout(at(1500)).map(|(tag, _)| tag), Some("first"));
+    assert_eq!(client.handle_timeout(at(1500)).map(|(tag, _)| tag), Some("second"));
 }
 
 #[test]
@@ -185,11 +159,7 @@ fn late_and_repeated_answers_are_ignored() {
     assert_eq!(client.handle_mad(&answer), None, "repeated");
     let request = client.request_path(at(0), "path", &QUERY).unwrap();
     assert!(client.handle_timeout(at(1000)).is_some());
-    assert_eq!(
-        client.handle_mad(&answered(&request).to_bytes()),
-        None,
-        "late"
-    );
+    assert_eq!(client.handle_mad(&answered(&request).to_bytes()), None, "late");
     assert_eq!(client.counters().answers_unexpected, 2);
 }
 
@@ -231,15 +201,9 @@ fn a_refusal_tells_its_reason() {
     assert_eq!(refused_with(Status::BUSY), SaError::Busy);
     for code in 1..=7 {
         let refusal = SaRefusal::from_code(code).unwrap();
-        assert_eq!(
-            refused_with(Status::refusal(refusal)),
-            SaError::Refused(refusal)
-        );
+        assert_eq!(refused_with(Status::refusal(refusal)), SaError::Refused(refusal));
     }
-    assert_eq!(
-        refused_with(Status::UNSUPPORTED_ATTRIBUTE),
-        SaError::Unusable
-    );
+    assert_eq!(refused_with(Status::UNSUPPORTED_ATTRIBUTE), SaError::Unusable);
     assert_eq!(refused_with(Status(0x6300)), SaError::Unusable);
     let counters = client.counters();
     assert_eq!(counters.answers_busy, 1);
@@ -252,60 +216,31 @@ fn an_answer_with_unusable_values_is_an_error() {
     let source = (HERE, Lid::MAX);
     let good = PathRecordWire::answer(&path(), source, Pkey::DEFAULT, 18);
     let unusable = [
-        PathRecordWire {
-            destination_lid: U16::new(0),
-            ..good
-        },
-        PathRecordWire {
-            destination_lid: U16::new(0xC000),
-            ..good
-        },
-        PathRecordWire {
-            mtu: 0x80 | 6,
-            ..good
-        },
-        PathRecordWire {
-            destination: HERE,
-            ..good
-        },
+        PathRecordWire { destination_lid: U16::new(0), ..good },
+        PathRecordWire { destination_lid: U16::new(0xC000), ..good },
+        PathRecordWire { mtu: 0x80 | 6, ..good },
+        PathRecordWire { destination: HERE, ..good },
     ];
     let mut client = client();
     for record in unusable {
         let request = client.request_path(at(0), "path", &QUERY).unwrap();
         let answer = parsed(&request).answer(Attribute::PathRecord, &record);
         let answer = client.handle_mad(&answer.to_bytes());
-        assert_eq!(
-            answer,
-            Some(("path", Answer::Path(Err(SaError::Unusable)))),
-            "{record:?}"
-        );
+        assert_eq!(answer, Some(("path", Answer::Path(Err(SaError::Unusable)))), "{record:?}");
     }
     let good = MemberRecordWire::group(&group());
     let unusable = [
-        MemberRecordWire {
-            mlid: U16::new(1),
-            ..good
-        },
+        MemberRecordWire { mlid: U16::new(1), ..good },
         MemberRecordWire { mtu: 0x80, ..good },
-        MemberRecordWire {
-            pkey: U16::new(0x8000),
-            ..good
-        },
-        MemberRecordWire {
-            mgid: Gid::new(0xFF12_401B_8001_0000, 0xFFFF_FFFF),
-            ..good
-        },
+        MemberRecordWire { pkey: U16::new(0x8000), ..good },
+        MemberRecordWire { mgid: Gid::new(0xFF12_401B_8001_0000, 0xFFFF_FFFF), ..good },
         MemberRecordWire { mgid: HERE, ..good },
     ];
     for record in unusable {
         let request = client.request_join(at(0), "join", &join()).unwrap();
         let answer = parsed(&request).answer(Attribute::MemberRecord, &record);
         let answer = client.handle_mad(&answer.to_bytes());
-        assert_eq!(
-            answer,
-            Some(("join", Answer::Join(Err(SaError::Unusable)))),
-            "{record:?}"
-        );
+        assert_eq!(answer, Some(("join", Answer::Join(Err(SaError::Unusable)))), "{record:?}");
     }
     assert_eq!(client.counters().answers_unusable, 9);
 }
@@ -319,16 +254,11 @@ fn an_answer_of_another_kind_is_an_error() {
     let answer = client.handle_mad(&answer.to_bytes());
     assert_eq!(answer, Some(("path", Answer::Path(Err(SaError::Unusable)))));
 
-    let request = client
-        .request_leave(at(0), "leave", mgid(), HERE, Membership::Full)
-        .unwrap();
+    let request = client.request_leave(at(0), "leave", mgid(), HERE, Membership::Full).unwrap();
     let mut answer = answered(&request);
     answer.header.method = Method::GetResponse.code();
     let answer = client.handle_mad(&answer.to_bytes());
-    assert_eq!(
-        answer,
-        Some(("leave", Answer::Leave(Err(SaError::Unusable))))
-    );
+    assert_eq!(answer, Some(("leave", Answer::Leave(Err(SaError::Unusable)))));
 }
 
 #[test]
@@ -337,29 +267,14 @@ fn what_is_no_answer_leaves_requests_alone() {
     let request = client.request_path(at(0), "path", &QUERY).unwrap();
     let good = answered(&request);
     assert_eq!(client.handle_mad(&request), None, "the request itself");
-    assert_eq!(
-        client.handle_mad(&good.to_bytes()[..255]),
-        None,
-        "too short"
-    );
+    assert_eq!(client.handle_mad(&good.to_bytes()[..255]), None, "too short");
     let mut foreign = good;
     foreign.header.class = 0x07;
-    assert_eq!(
-        client.handle_mad(&foreign.to_bytes()),
-        None,
-        "another class"
-    );
+    assert_eq!(client.handle_mad(&foreign.to_bytes()), None, "another class");
     assert_eq!(client.counters().mads_malformed, 3);
     let mut foreign = good;
-    foreign
-        .header
-        .transaction
-        .set(good.header.transaction.get() ^ (1 << 32));
-    assert_eq!(
-        client.handle_mad(&foreign.to_bytes()),
-        None,
-        "another agent"
-    );
+    foreign.header.transaction.set(good.header.transaction.get() ^ (1 << 32));
+    assert_eq!(client.handle_mad(&foreign.to_bytes()), None, "another agent");
     assert_eq!(client.counters().answers_unexpected, 1);
     assert!(client.handle_mad(&good.to_bytes()).is_some());
 }

@@ -46,11 +46,7 @@ impl Faults {
     pub(super) fn new(refusals_max: usize) -> Result<Self, SmError> {
         let mut refusals = Vec::new();
         refusals.try_reserve_exact(refusals_max)?;
-        Ok(Self {
-            state: FaultState::None,
-            refusals,
-            refusals_max,
-        })
+        Ok(Self { state: FaultState::None, refusals, refusals_max })
     }
 
     pub(super) fn set(&mut self, fault: Fault, extent: FaultExtent) {

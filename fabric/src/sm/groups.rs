@@ -77,12 +77,7 @@ impl<P: Copy + Ord> Groups<P> {
         members.try_reserve_exact(members_max)?;
         mlids_taken.try_reserve_exact(groups_max)?;
         mlids_taken.resize(groups_max, false);
-        Ok(Self {
-            groups,
-            members,
-            mlids_taken,
-            members_max,
-        })
+        Ok(Self { groups, members, mlids_taken, members_max })
     }
 
     pub(super) fn find(&self, mgid: Mgid) -> Option<&GroupRecord> {
@@ -99,21 +94,11 @@ impl<P: Copy + Ord> Groups<P> {
         is_configured: bool,
     ) -> Option<GroupRecord> {
         let place = self.place(mgid).err()?;
-        let (offset, taken) = (0..)
-            .zip(&mut self.mlids_taken)
-            .find(|(_, taken)| !**taken)?;
+        let (offset, taken) = (0..).zip(&mut self.mlids_taken).find(|(_, taken)| !**taken)?;
         let mlid = Mlid::new(Mlid::MIN.value() + offset)?;
         *taken = true;
-        let record = GroupRecord {
-            mgid,
-            mlid,
-            pkey,
-            parameters,
-        };
-        let group = Group {
-            record,
-            is_configured,
-        };
+        let record = GroupRecord { mgid, mlid, pkey, parameters };
+        let group = Group { record, is_configured };
         self.groups.insert(place, group);
         Some(record)
     }
@@ -128,11 +113,7 @@ impl<P: Copy + Ord> Groups<P> {
         let place = match self.member_place(mgid, port) {
             Ok(place) => place,
             Err(place) => {
-                let member = Member {
-                    mgid,
-                    port,
-                    join_state: JoinState::empty(),
-                };
+                let member = Member { mgid, port, join_state: JoinState::empty() };
                 self.members.insert(place, member);
                 place
             }
@@ -205,10 +186,8 @@ impl<P: Copy + Ord> Groups<P> {
         after: Option<Mgid>,
         which: impl Fn(&GroupRecord) -> bool,
     ) -> Option<Mgid> {
-        let start = after.map_or(0, |after| {
-            self.groups
-                .partition_point(|group| group.record.mgid <= after)
-        });
+        let start = after
+            .map_or(0, |after| self.groups.partition_point(|group| group.record.mgid <= after));
         self.groups[start..]
             .iter()
             .map(|group| &group.record)
@@ -226,9 +205,7 @@ impl<P: Copy + Ord> Groups<P> {
 
     pub(super) fn members(&self, mgid: Mgid) -> impl Iterator<Item = (P, JoinState)> + '_ {
         let members = &self.members[self.member_range(mgid)];
-        members
-            .iter()
-            .map(|member| (member.port, member.join_state))
+        members.iter().map(|member| (member.port, member.join_state))
     }
 
     fn delete(&mut self, place: usize) {
@@ -238,13 +215,11 @@ impl<P: Copy + Ord> Groups<P> {
     }
 
     fn place(&self, mgid: Mgid) -> Result<usize, usize> {
-        self.groups
-            .binary_search_by_key(&mgid, |group| group.record.mgid)
+        self.groups.binary_search_by_key(&mgid, |group| group.record.mgid)
     }
 
     fn member_place(&self, mgid: Mgid, port: P) -> Result<usize, usize> {
-        self.members
-            .binary_search_by_key(&(mgid, port), |member| (member.mgid, member.port))
+        self.members.binary_search_by_key(&(mgid, port), |member| (member.mgid, member.port))
     }
 
     fn member_range(&self, mgid: Mgid) -> core::ops::Range<usize> {

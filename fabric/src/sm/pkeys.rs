@@ -33,8 +33,7 @@ impl PkeyTable {
     /// The first own key with which packets can be exchanged with a port of the other table (IBA
     /// 10.9.3: at least one of two full members).
     pub(super) fn shared_key(&self, other: &Self) -> Option<Pkey> {
-        self.keys()
-            .find(|own| other.keys().any(|theirs| own.matches(theirs)))
+        self.keys().find(|own| other.keys().any(|theirs| own.matches(theirs)))
     }
 
     /// Whether the table changed.

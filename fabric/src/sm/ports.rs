@@ -61,13 +61,7 @@ impl<P: Copy + Ord> Ports<P> {
         rows.try_reserve_exact(ports_max)?;
         by_lid.try_reserve_exact(ports_max)?;
         by_gid.try_reserve_exact(ports_max)?;
-        Ok(Self {
-            rows,
-            by_lid,
-            by_gid,
-            ports_max,
-            lid_last: 0,
-        })
+        Ok(Self { rows, by_lid, by_gid, ports_max, lid_last: 0 })
     }
 
     /// Adds a port or changes one.
@@ -77,10 +71,7 @@ impl<P: Copy + Ord> Ports<P> {
         config: PortConfig,
         pkey_first: Pkey,
     ) -> Result<Lid, SmError> {
-        if self
-            .find_gid(config.gid)
-            .is_some_and(|other| other.port != port)
-        {
+        if self.find_gid(config.gid).is_some_and(|other| other.port != port) {
             return Err(SmError::DuplicateGid);
         }
         let same_guid = |row: &PortView<P>| row.config.guid == config.guid && row.port != port;
@@ -134,10 +125,7 @@ impl<P: Copy + Ord> Ports<P> {
     pub(super) fn free_lid(&self) -> Option<Lid> {
         let after = self.lid_last.saturating_add(1)..=Lid::MAX.value();
         let before = 1..=self.lid_last;
-        after
-            .chain(before)
-            .filter_map(Lid::new)
-            .find(|lid| self.find_lid(*lid).is_none())
+        after.chain(before).filter_map(Lid::new).find(|lid| self.find_lid(*lid).is_none())
     }
 
     pub(super) fn find(&self, port: P) -> Option<&PortView<P>> {

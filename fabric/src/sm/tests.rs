@@ -33,12 +33,7 @@ fn rate(code: u8) -> RateCode {
 
 /// A port with 4096 bytes and 40 Gb/s.
 fn port_config(port: u32) -> PortConfig {
-    PortConfig {
-        guid: guid(port),
-        gid: gid(port),
-        mtu: IbMtu::Mtu4096,
-        rate: rate(7),
-    }
+    PortConfig { guid: guid(port), gid: gid(port), mtu: IbMtu::Mtu4096, rate: rate(7) }
 }
 
 fn pkey(value: u16) -> Pkey {
@@ -56,21 +51,14 @@ fn group(number: u32) -> Mgid {
     Mgid::new(Gid::new(0xFF12_401B_FFFF_0000, number.into())).unwrap()
 }
 
-const LIMITS: SmLimits = SmLimits {
-    ports_max: 8,
-    groups_max: 6,
-    members_max: 12,
-    refusals_max: 2,
-};
+const LIMITS: SmLimits = SmLimits { ports_max: 8, groups_max: 6, members_max: 12, refusals_max: 2 };
 
 /// A manager with its own port, the broadcast group of the default partition, and hosts with a
 /// link.
 fn manager(hosts: u32) -> SubnetManager<u32> {
     let mut manager = SubnetManager::new(SmConfig::new(LIMITS), SM, port_config(SM)).unwrap();
     let parameters = manager.config.group;
-    manager
-        .create_broadcast_group(Scope::LINK_LOCAL, Pkey::DEFAULT, parameters)
-        .unwrap();
+    manager.create_broadcast_group(Scope::LINK_LOCAL, Pkey::DEFAULT, parameters).unwrap();
     for host in 1..=hosts {
         manager.configure_port(host, port_config(host)).unwrap();
         manager.handle_link_up(host).unwrap();
@@ -91,14 +79,9 @@ fn lid(manager: &SubnetManager<u32>, port: u32) -> Lid {
 /// be one to this request.
 fn ask(manager: &mut SubnetManager<u32>, port: u32, request: &SaMad) -> Result<SaMad, Status> {
     let source = lid(manager, port);
-    let answer = manager
-        .handle_request(&request.to_bytes(), source)
-        .expect("an answer");
+    let answer = manager.handle_request(&request.to_bytes(), source).expect("an answer");
     let answer = mad::parse(&answer).expect("an answer that can be read");
-    assert_eq!(
-        Some(answer.method),
-        mad::parse(&request.to_bytes()).unwrap().method.response()
-    );
+    assert_eq!(Some(answer.method), mad::parse(&request.to_bytes()).unwrap().method.response());
     assert_eq!(answer.mad.header.transaction, request.header.transaction);
     assert_eq!(answer.mad.header.attribute, request.header.attribute);
     match answer.mad.status() {
@@ -113,13 +96,7 @@ fn ask_path(
     components: PathComponents,
     record: &PathRecordWire,
 ) -> Result<PathRecordWire, Status> {
-    let request = SaMad::request(
-        Method::Get,
-        Attribute::PathRecord,
-        7,
-        components.bits(),
-        record,
-    );
+    let request = SaMad::request(Method::Get, Attribute::PathRecord, 7, components.bits(), record);
     ask(manager, port, &request).map(|answer| answer.record())
 }
 
@@ -130,13 +107,7 @@ fn ask_member(
     components: MemberComponents,
     record: &MemberRecordWire,
 ) -> Result<MemberRecordWire, Status> {
-    let request = SaMad::request(
-        method,
-        Attribute::MemberRecord,
-        7,
-        components.bits(),
-        record,
-    );
+    let request = SaMad::request(method, Attribute::MemberRecord, 7, components.bits(), record);
     ask(manager, port, &request).map(|answer| answer.record())
 }
 
@@ -186,13 +157,7 @@ fn leave(
     join_state: JoinState,
 ) -> Result<MemberRecordWire, Status> {
     let record = MemberRecordWire::member(mgid, gid(port), join_state);
-    ask_member(
-        manager,
-        port,
-        Method::Delete,
-        MemberComponents::JOIN,
-        &record,
-    )
+    ask_member(manager, port, Method::Delete, MemberComponents::JOIN, &record)
 }
 
 fn members(manager: &SubnetManager<u32>, mgid: Mgid) -> Vec<(u32, JoinState)> {

@@ -32,20 +32,15 @@ fn capture(fabric: &mut Fabric) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_message_is_cut_into_first_middle_and_last() {
-    let agreement = Agreement {
-        path_mtu: IbMtu::Mtu256,
-        ..Agreement::DEFAULT
-    };
+    let agreement = Agreement { path_mtu: IbMtu::Mtu256, ..Agreement::DEFAULT };
     let (mut fabric, [a, b]) = connected(&agreement);
     receive(&mut fabric, &b, 0..2);
     let message: Vec<u8> = (0..700).map(|place| place as u8).collect();
     send_bytes(&mut fabric, &a, 0, &message);
     send_marker(&mut fabric, &a, 1);
     let packets = capture(&mut fabric);
-    let summary: Vec<_> = packets
-        .iter()
-        .map(|packet| (packet[8], packet[16], packet[19], packet.len()))
-        .collect();
+    let summary: Vec<_> =
+        packets.iter().map(|packet| (packet[8], packet[16], packet[19], packet.len())).collect();
     // Opcode, acknowledge request, low byte of the sequence number, length: LRH 8, BTH 12, AETH 4,
     // ICRC 4, VCRC 2.
     let expected = [
@@ -56,19 +51,14 @@ fn a_message_is_cut_into_first_middle_and_last() {
         (0x11, 0x00, 0x13, 4 + 26),
     ];
     assert_eq!(summary, expected);
-    let payload: Vec<u8> = packets[..3]
-        .iter()
-        .flat_map(|packet| packet[20..packet.len() - 6].to_vec())
-        .collect();
+    let payload: Vec<u8> =
+        packets[..3].iter().flat_map(|packet| packet[20..packet.len() - 6].to_vec()).collect();
     assert_eq!(payload, message);
     assert_eq!(packets[0][13..16], b.qpn.to_bytes());
     // An acknowledgement without a credit count, of two messages.
     assert_eq!(packets[4][13..16], a.qpn.to_bytes());
     assert_eq!(packets[4][20..24], [0x1F, 0, 0, 2]);
-    assert_eq!(
-        receives(&mut fabric, &b),
-        [(0, Ok(message)), (1, Ok(vec![]))]
-    );
+    assert_eq!(receives(&mut fabric, &b), [(0, Ok(message)), (1, Ok(vec![]))]);
 }
 
 #[test]
@@ -103,9 +93,7 @@ fn tshark_reads_connections_without_complaint() {
     }
     receive(&mut fabric, &b, 0..1);
     // An IPv4 packet of 5000 bytes behind its encapsulation header.
-    let mut ip = vec![
-        0x08, 0x00, 0, 0, 0x45, 0, 0x13, 0x88, 0, 0, 0, 0, 64, 59, 0, 0,
-    ];
+    let mut ip = vec![0x08, 0x00, 0, 0, 0x45, 0, 0x13, 0x88, 0, 0, 0, 0, 64, 59, 0, 0];
     ip.extend([10, 0, 0, 1, 10, 0, 0, 2]);
     // One of 21 bytes, which needs padding.
     let mut short = [&ip[..], &[0]].concat();
@@ -134,11 +122,7 @@ fn tshark_reads_connections_without_complaint() {
     assert_eq!(receives(&mut fabric, &b).len(), 1);
     let path = std::env::temp_dir().join(format!("connected-{}.pcap", std::process::id()));
     fs::write(&path, file).unwrap();
-    let output = Command::new("tshark")
-        .arg("-r")
-        .arg(&path)
-        .arg("-V")
-        .output();
+    let output = Command::new("tshark").arg("-r").arg(&path).arg("-V").output();
     fs::remove_file(&path).unwrap();
     let text = String::from_utf8(output.unwrap().stdout).unwrap();
     assert!(!text.contains("Malformed"), "{text}");

@@ -52,11 +52,7 @@ impl Agreement {
     /// With `count` retries of both kinds.
     pub(crate) fn retrying(count: u8) -> Self {
         let count = RetryCount::new(count).unwrap();
-        Self {
-            retry_count: count,
-            rnr_retry_count: count,
-            ..Self::DEFAULT
-        }
+        Self { retry_count: count, rnr_retry_count: count, ..Self::DEFAULT }
     }
 }
 
@@ -104,11 +100,7 @@ pub(crate) fn end(fabric: &mut Fabric, number: u16) -> End {
 
 /// The same place with another queue pair.
 pub(crate) fn another(fabric: &Fabric, end: &End, qp: QpId) -> End {
-    End {
-        qp,
-        qpn: fabric.qpn(qp).unwrap(),
-        ..*end
-    }
+    End { qp, qpn: fabric.qpn(qp).unwrap(), ..*end }
 }
 
 /// A queue pair in RESET.
@@ -129,10 +121,7 @@ pub(crate) fn queue_pair(
 }
 
 /// From RESET to INIT.
-pub(crate) const INIT: QpChange = QpChange::Init {
-    pkey_index: PkeyIndex(0),
-    qkey: Qkey(0),
-};
+pub(crate) const INIT: QpChange = QpChange::Init { pkey_index: PkeyIndex(0), qkey: Qkey(0) };
 
 /// Brings both ends from RESET to RTS.
 pub(crate) fn connect(fabric: &mut Fabric, ends: &[End; 2], agreement: &Agreement) {
@@ -158,11 +147,7 @@ pub(crate) fn changes(ends: &[End; 2], own: usize, agreement: &Agreement) -> [Qp
         retry_count: agreement.retry_count,
         rnr_retry_count: agreement.rnr_retry_count,
     };
-    [
-        INIT,
-        QpChange::RcReadyToReceive(receive),
-        QpChange::RcReadyToSend(send),
-    ]
+    [INIT, QpChange::RcReadyToReceive(receive), QpChange::RcReadyToSend(send)]
 }
 
 /// An address without a GRH.
@@ -202,10 +187,7 @@ pub(crate) fn receive(fabric: &mut Fabric, end: &End, wr_ids: std::ops::Range<u6
 
 /// A receive for the longest message.
 pub(crate) fn room(wr_id: u64) -> ReceiveRequest {
-    ReceiveRequest {
-        wr_id,
-        bytes: MESSAGE_BYTES_MAX as u32,
-    }
+    ReceiveRequest { wr_id, bytes: MESSAGE_BYTES_MAX as u32 }
 }
 
 /// Lets everything arrive.

@@ -29,15 +29,8 @@ fn messages_fail(spoil: impl FnOnce(&mut Fabric, &[End; 2])) -> (Fabric, [End; 2
     run(&mut fabric);
     let failed = [(0, Err(RETRY)), (1, Err(FLUSHED)), (2, Err(FLUSHED))];
     assert_eq!(sends(&mut fabric, &a), failed);
-    assert_eq!(
-        receives(&mut fabric, &a),
-        [(0, Err(FLUSHED)), (1, Err(FLUSHED))]
-    );
-    assert!(
-        receives(&mut fabric, &b)
-            .iter()
-            .all(|(_, end)| end.is_err())
-    );
+    assert_eq!(receives(&mut fabric, &a), [(0, Err(FLUSHED)), (1, Err(FLUSHED))]);
+    assert!(receives(&mut fabric, &b).iter().all(|(_, end)| end.is_err()));
     assert_eq!(fabric.qp_state(a.qp), Some(QpState::Error));
     assert_eq!(fabric.pool().outstanding(), 0);
     (fabric, ends)
@@ -182,18 +175,10 @@ fn a_gap_is_refused_once_and_breaks_a_connection_without_retries() {
     let refused = answer(Syndrome::Nak(NakCode::SequenceError));
     assert_eq!(
         refusals,
-        [
-            (PLAIN.psns[0], answer(Syndrome::Ack)),
-            (PLAIN.psns[0].plus(1), refused)
-        ]
+        [(PLAIN.psns[0], answer(Syndrome::Ack)), (PLAIN.psns[0].plus(1), refused)]
     );
     assert_eq!(counters(&fabric, &b).sequence_errors, 2);
-    let expected = [
-        (0, Ok(())),
-        (1, Err(RETRY)),
-        (2, Err(FLUSHED)),
-        (3, Err(FLUSHED)),
-    ];
+    let expected = [(0, Ok(())), (1, Err(RETRY)), (2, Err(FLUSHED)), (3, Err(FLUSHED))];
     assert_eq!(sends(&mut fabric, &a), expected);
     assert_eq!(numbers(&mut fabric, &b), [0]);
     assert_eq!(states(&fabric, &[a, b])[1], QpState::ReadyToSend);
@@ -292,12 +277,8 @@ fn without_a_receive_the_sender_fails_and_the_receiver_lives() {
     receive(&mut fabric, &b, 0..1);
     send(&mut fabric, &a, 0..4);
     run(&mut fabric);
-    let expected = [
-        (0, Ok(())),
-        (1, Err(WorkError::RnrRetryExceeded)),
-        (2, Err(FLUSHED)),
-        (3, Err(FLUSHED)),
-    ];
+    let expected =
+        [(0, Ok(())), (1, Err(WorkError::RnrRetryExceeded)), (2, Err(FLUSHED)), (3, Err(FLUSHED))];
     assert_eq!(sends(&mut fabric, &a), expected);
     assert_eq!(numbers(&mut fabric, &b), [0]);
     assert_eq!(counters(&fabric, &b).receives_missing, 1);
@@ -348,17 +329,9 @@ fn a_message_longer_than_the_receive_breaks_both_ends() {
         send_bytes(&mut fabric, &a, wr_id, &[7; 3000]);
     }
     run(&mut fabric);
-    let expected = [
-        (0, Ok(vec![7; 3000])),
-        (1, Err(WorkError::LocalLength)),
-        (2, Err(FLUSHED)),
-    ];
+    let expected = [(0, Ok(vec![7; 3000])), (1, Err(WorkError::LocalLength)), (2, Err(FLUSHED))];
     assert_eq!(receives(&mut fabric, &b), expected);
-    let expected = [
-        (0, Ok(())),
-        (1, Err(WorkError::RemoteInvalidRequest)),
-        (2, Err(FLUSHED)),
-    ];
+    let expected = [(0, Ok(())), (1, Err(WorkError::RemoteInvalidRequest)), (2, Err(FLUSHED))];
     assert_eq!(sends(&mut fabric, &a), expected);
     assert_eq!(counters(&fabric, &b).receives_too_short, 2);
     assert_eq!(states(&fabric, &[a, b]), [QpState::Error; 2]);
@@ -369,10 +342,7 @@ fn a_message_longer_than_the_receive_breaks_both_ends() {
 fn ends_that_disagree_on_the_path_mtu_break_at_the_first_long_message() {
     let (mut fabric, ends) = ends();
     let [a, b] = ends;
-    let other = Agreement {
-        path_mtu: IbMtu::Mtu1024,
-        ..PLAIN
-    };
+    let other = Agreement { path_mtu: IbMtu::Mtu1024, ..PLAIN };
     for change in changes(&ends, 0, &PLAIN) {
         fabric.modify_qp(a.qp, &change).unwrap();
     }
@@ -386,10 +356,7 @@ fn ends_that_disagree_on_the_path_mtu_break_at_the_first_long_message() {
     let failure = Err(WorkError::RemoteInvalidRequest);
     assert_eq!(sends(&mut fabric, &a), [(0, Ok(())), (1, failure)]);
     let failure = Err(WorkError::LocalLength);
-    assert_eq!(
-        receives(&mut fabric, &b),
-        [(0, Ok(vec![1; 1024])), (1, failure)]
-    );
+    assert_eq!(receives(&mut fabric, &b), [(0, Ok(vec![1; 1024])), (1, failure)]);
 }
 
 #[test]
@@ -415,10 +382,7 @@ fn a_marker_on_a_queue_pair_in_error_comes_back_with_its_identity() {
     send_marker(&mut fabric, &b, 99);
     let flushed = |wr_id| (wr_id, Err(FLUSHED));
     assert_eq!(receives(&mut fabric, &b), [0, 1, 2].map(flushed));
-    assert_eq!(
-        sends(&mut fabric, &b),
-        [5, 6, 99].map(|id| (id, Err(FLUSHED)))
-    );
+    assert_eq!(sends(&mut fabric, &b), [5, 6, 99].map(|id| (id, Err(FLUSHED))));
     fabric.post_receive(b.qp, crate::ends::room(3)).unwrap();
     assert_eq!(receives(&mut fabric, &b), [flushed(3)]);
     run(&mut fabric);
@@ -457,10 +421,7 @@ fn after_a_reset_nothing_of_the_past_remains() {
     assert_eq!(fabric.pool().outstanding(), 1, "the one under way");
 
     // It arrives at the next connection of the same queue pairs.
-    let agreement = Agreement {
-        psns: [psn(0x10).plus(5000), psn(77)],
-        ..PLAIN
-    };
+    let agreement = Agreement { psns: [psn(0x10).plus(5000), psn(77)], ..PLAIN };
     connect(&mut fabric, &[a, b], &agreement);
     receive(&mut fabric, &b, 10..12);
     fabric.deliver(under_way);
@@ -481,10 +442,7 @@ fn a_packet_of_an_old_connection_ahead_of_the_new_one_is_dropped() {
     for end in &ends {
         fabric.modify_qp(end.qp, &QpChange::Reset).unwrap();
     }
-    let agreement = Agreement {
-        psns: [PLAIN.psns[0].plus(0x00FF_FF00), psn(77)],
-        ..PLAIN
-    };
+    let agreement = Agreement { psns: [PLAIN.psns[0].plus(0x00FF_FF00), psn(77)], ..PLAIN };
     connect(&mut fabric, &ends, &agreement);
     receive(&mut fabric, &b, 0..1);
     fabric.deliver(old);
@@ -523,9 +481,7 @@ fn a_message_that_cannot_be_copied_is_lost() {
     let (mut fabric, [a, b]) = connected(&Agreement::retrying(1));
     receive(&mut fabric, &b, 0..1);
     let large_max = PoolLimits::DEFAULT.large_max;
-    let mut hoard: Vec<_> = (0..large_max)
-        .map(|_| fabric.allocate(9000).unwrap())
-        .collect();
+    let mut hoard: Vec<_> = (0..large_max).map(|_| fabric.allocate(9000).unwrap()).collect();
     let packet = hoard.pop().unwrap();
     fabric.post_message(a.qp, 0, packet).unwrap();
     run(&mut fabric);

@@ -63,9 +63,7 @@ fn the_longest_message_arrives_whole_and_counts_as_its_packets() {
     let (mut fabric, [a, b]) = connected(&PLAIN);
     let before = [counters(&fabric, &a), counters(&fabric, &b)];
     receive(&mut fabric, &b, 0..1);
-    let message: Vec<u8> = (0..MESSAGE_BYTES_MAX)
-        .map(|place| (place % 251) as u8)
-        .collect();
+    let message: Vec<u8> = (0..MESSAGE_BYTES_MAX).map(|place| (place % 251) as u8).collect();
     send_bytes(&mut fabric, &a, 0, &message);
     run(&mut fabric);
     assert_eq!(receives(&mut fabric, &b), [(0, Ok(message))]);
@@ -82,10 +80,7 @@ fn the_longest_message_arrives_whole_and_counts_as_its_packets() {
 fn every_packet_has_a_sequence_number_of_its_own() {
     let cases = [(IbMtu::Mtu256, 5), (IbMtu::Mtu512, 3), (IbMtu::Mtu2048, 1)];
     for (mtu, packets) in cases {
-        let agreement = Agreement {
-            path_mtu: mtu,
-            ..PLAIN
-        };
+        let agreement = Agreement { path_mtu: mtu, ..PLAIN };
         let (mut fabric, [a, b]) = connected(&agreement);
         receive(&mut fabric, &b, 0..3);
         for wr_id in 0..3 {
@@ -119,10 +114,7 @@ fn one_acknowledgement_answers_all_messages_before_it() {
     let response = fabric.poll_transit().unwrap();
     assert!(fabric.poll_transit().is_none(), "one for three");
     assert_eq!(response.header().psn, PLAIN.psns[0].plus(2));
-    let acknowledgement = Transport::Response {
-        syndrome: Syndrome::Ack,
-        msn: 3,
-    };
+    let acknowledgement = Transport::Response { syndrome: Syndrome::Ack, msn: 3 };
     assert_eq!(response.header().transport, acknowledgement);
     fabric.deliver(response);
     let sent = [(0, Ok(())), (1, Ok(())), (2, Ok(()))];
@@ -198,11 +190,7 @@ fn a_first_message_says_that_the_peer_is_ready() {
     receive(&mut fabric, &b, 0..2);
     send(&mut fabric, &a, 0..2);
     run(&mut fabric);
-    assert_eq!(
-        events(&mut fabric),
-        [AsyncEvent::CommunicationEstablished(b.qp)],
-        "once"
-    );
+    assert_eq!(events(&mut fabric), [AsyncEvent::CommunicationEstablished(b.qp)], "once");
     assert_eq!(numbers(&mut fabric, &b), [0, 1]);
     assert_eq!(sends(&mut fabric, &a).len(), 2, "answered from RTR");
     let refused = fabric.post_message(b.qp, 0, Packet::empty()).unwrap_err();
@@ -246,10 +234,7 @@ fn queue_pairs_take_turns() {
     send(&mut fabric, &a, 0..2);
     send(&mut fabric, &second[0], 10..12);
     let transits: Vec<_> = std::iter::from_fn(|| fabric.poll_transit()).collect();
-    let order: Vec<_> = transits
-        .iter()
-        .map(|transit| transit.payload()[7])
-        .collect();
+    let order: Vec<_> = transits.iter().map(|transit| transit.payload()[7]).collect();
     assert_eq!(order, [0, 10, 1, 11]);
     for transit in transits {
         fabric.discard(transit);
@@ -260,13 +245,8 @@ fn queue_pairs_take_turns() {
 fn work_of_the_wrong_service_is_refused() {
     let (mut fabric, [a, b]) = connected(&PLAIN);
     let ah = fabric.create_ah(a.port, &address(b.lid)).unwrap();
-    let request = SendRequest {
-        wr_id: 0,
-        ah,
-        remote_qpn: b.qpn,
-        qkey: Qkey(1),
-        pkey_index: PkeyIndex(0),
-    };
+    let request =
+        SendRequest { wr_id: 0, ah, remote_qpn: b.qpn, qkey: Qkey(1), pkey_index: PkeyIndex(0) };
     let refused = fabric.post_send(a.qp, request, Packet::empty());
     assert_eq!(refused.unwrap_err().error, PostError::WrongService);
 
@@ -282,17 +262,12 @@ fn work_of_the_wrong_service_is_refused() {
     assert_eq!(refused.unwrap_err().error, PostError::WrongService);
 
     // A datagram on the wire for a connected queue pair.
-    let init = QpChange::Init {
-        pkey_index: PkeyIndex(0),
-        qkey: Qkey(1),
-    };
+    let init = QpChange::Init { pkey_index: PkeyIndex(0), qkey: Qkey(1) };
     for change in [init, QpChange::ReadyToReceive, QpChange::ReadyToSend] {
         fabric.modify_qp(datagram, &change).unwrap();
     }
     receive(&mut fabric, &b, 0..1);
-    fabric
-        .post_send(datagram, request, Packet::empty())
-        .unwrap();
+    fabric.post_send(datagram, request, Packet::empty()).unwrap();
     run(&mut fabric);
     assert_eq!(counters(&fabric, &b).wrong_services, 1);
     assert!(receives(&mut fabric, &b).is_empty());
@@ -342,10 +317,7 @@ fn a_wedged_adapter_withholds_the_completions_of_connections() {
     fabric.set_wedged(a.hca, false).unwrap();
     fabric.set_wedged(b.hca, false).unwrap();
     assert_eq!(sends(&mut fabric, &a), [(0, Ok(()))]);
-    let expected = [
-        (0, Ok(0u64.to_be_bytes().to_vec())),
-        (1, Err(WorkError::Flushed)),
-    ];
+    let expected = [(0, Ok(0u64.to_be_bytes().to_vec())), (1, Err(WorkError::Flushed))];
     assert_eq!(receives(&mut fabric, &b), expected);
 }
 
@@ -354,10 +326,7 @@ fn a_third_party_does_not_disturb() {
     let (mut fabric, [a, b]) = connected(&PLAIN);
     let c = end(&mut fabric, 3);
     // It believes that it is connected with `b`, and guesses the sequence number right.
-    let agreement = Agreement {
-        psns: [PLAIN.psns[0], psn(0)],
-        ..PLAIN
-    };
+    let agreement = Agreement { psns: [PLAIN.psns[0], psn(0)], ..PLAIN };
     for change in changes(&[c, b], 0, &agreement) {
         fabric.modify_qp(c.qp, &change).unwrap();
     }

@@ -28,16 +28,8 @@ fn table(ends: &[End; 2]) -> [(QpChange, &'static [QpState], Option<QpState>); 9
         (INIT, &[Reset, Init], Some(Init)),
         (receive, &[Init], Some(ReadyToReceive)),
         (send, &[ReadyToReceive], Some(ReadyToSend)),
-        (
-            QpChange::DrainSendQueue,
-            &[ReadyToSend],
-            Some(SendQueueDrained),
-        ),
-        (
-            QpChange::ReadyToSend,
-            &[SendQueueDrained],
-            Some(ReadyToSend),
-        ),
+        (QpChange::DrainSendQueue, &[ReadyToSend], Some(SendQueueDrained)),
+        (QpChange::ReadyToSend, &[SendQueueDrained], Some(ReadyToSend)),
         (QpChange::Error, all_but_reset, Some(Error)),
         // Those of datagrams.
         (QpChange::ReadyToReceive, &[], None),
@@ -88,10 +80,7 @@ fn every_legal_transition_is_made_and_every_other_one_refused() {
 fn attributes_that_cannot_be_are_refused() {
     let (mut fabric, ends) = ends();
     let qp = ends[0].qp;
-    let nowhere = QpChange::Init {
-        pkey_index: PkeyIndex(16),
-        qkey: Qkey(0),
-    };
+    let nowhere = QpChange::Init { pkey_index: PkeyIndex(16), qkey: Qkey(0) };
     let result = fabric.modify_qp(qp, &nowhere);
     assert_eq!(result, Err(ModifyError::InvalidPkeyIndex));
     fabric.modify_qp(qp, &INIT).unwrap();
@@ -109,13 +98,8 @@ fn attributes_that_cannot_be_are_refused() {
         assert_eq!(result, Err(ModifyError::InvalidAttribute), "{attributes:?}");
         assert_eq!(fabric.qp_state(qp), Some(QpState::Init));
     }
-    let small = RcReadyToReceive {
-        path_mtu: IbMtu::Mtu256,
-        ..good
-    };
-    fabric
-        .modify_qp(qp, &QpChange::RcReadyToReceive(small))
-        .unwrap();
+    let small = RcReadyToReceive { path_mtu: IbMtu::Mtu256, ..good };
+    fabric.modify_qp(qp, &QpChange::RcReadyToReceive(small)).unwrap();
 }
 
 #[test]

@@ -65,11 +65,7 @@ fn exchange(seed: u64, agreement: &Agreement, faults: Faults) -> (Fabric, [End; 
         }
         if !under_way.is_empty() {
             let overtakes = random.below(100) < faults.overtaking;
-            let place = if overtakes {
-                random.below(under_way.len())
-            } else {
-                0
-            };
+            let place = if overtakes { random.below(under_way.len()) } else { 0 };
             let transit = under_way.remove(place);
             if random.below(100) < faults.loss {
                 fabric.discard(transit);
@@ -135,21 +131,13 @@ fn heals(fabric: &mut Fabric, ends: &[End; 2]) {
 
 #[test]
 fn duplicates_and_late_acknowledgements_do_not_matter() {
-    let faults = Faults {
-        loss: 0,
-        duplication: 30,
-        overtaking: 0,
-    };
+    let faults = Faults { loss: 0, duplication: 30, overtaking: 0 };
     assert_eq!(swarm(&Agreement::DEFAULT, faults), 0);
 }
 
 #[test]
 fn the_first_loss_breaks_a_connection_without_retries() {
-    let faults = Faults {
-        loss: 3,
-        duplication: 0,
-        overtaking: 0,
-    };
+    let faults = Faults { loss: 3, duplication: 0, overtaking: 0 };
     let broken = swarm(&Agreement::DEFAULT, faults);
     assert!(broken > SEEDS / 3, "{broken}");
     assert!(broken < SEEDS, "{broken}");
@@ -157,22 +145,14 @@ fn the_first_loss_breaks_a_connection_without_retries() {
 
 #[test]
 fn retries_mend_rare_losses() {
-    let faults = Faults {
-        loss: 3,
-        duplication: 3,
-        overtaking: 0,
-    };
+    let faults = Faults { loss: 3, duplication: 3, overtaking: 0 };
     let broken = swarm(&Agreement::retrying(6), faults);
     assert_eq!(broken, 0);
 }
 
 #[test]
 fn whatever_happens_messages_are_received_once_and_in_order() {
-    let faults = Faults {
-        loss: 20,
-        duplication: 20,
-        overtaking: 50,
-    };
+    let faults = Faults { loss: 20, duplication: 20, overtaking: 50 };
     let broken = swarm(&Agreement::retrying(2), faults);
     assert!(broken > 0);
     let (fabric, [_, b], _) = exchange(0, &Agreement::retrying(2), faults);

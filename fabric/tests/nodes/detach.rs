@@ -12,8 +12,7 @@ use crate::world::{PARENT, World};
 
 fn detach_all(world: &mut World) {
     for host in &mut world.hosts {
-        host.node
-            .handle_detach(world.now, &mut world.fabric, PARENT);
+        host.node.handle_detach(world.now, &mut world.fabric, PARENT);
     }
     world.pass(Duration::from_secs(30));
 }
@@ -36,9 +35,7 @@ fn a_detached_interface_leaves_nothing_behind() {
     let group = LinkAddress::multicast(world.group("ff02::1".parse().unwrap()));
     let list = [group.as_bytes()].into_iter();
     let (now, fabric) = (world.now, &mut world.fabric);
-    world.hosts[1]
-        .node
-        .handle_multicast_list(now, fabric, PARENT, list);
+    world.hosts[1].node.handle_multicast_list(now, fabric, PARENT, list);
     for address in [to, broadcast, group] {
         world.send(0, &address, b"hello").unwrap();
     }
@@ -51,9 +48,7 @@ fn a_detached_interface_leaves_nothing_behind() {
     let groups = world.subnet.manager().groups();
     assert!(groups.into_iter().all(|group| group.members_len == 0));
     for mut host in std::mem::take(&mut world.hosts) {
-        host.node
-            .remove_interface(&mut world.fabric, PARENT)
-            .unwrap();
+        host.node.remove_interface(&mut world.fabric, PARENT).unwrap();
         let again = host.node.remove_interface(&mut world.fabric, PARENT);
         assert_eq!(again, Err(RemoveError::Unknown));
         host.node.close(&mut world.fabric);
@@ -68,9 +63,7 @@ fn packets_that_wait_for_a_path_are_given_back() {
     let to = world.address(1);
     world.send(0, &to, b"waits").unwrap();
     assert_eq!(world.fabric.pool().outstanding(), 1);
-    world.hosts[0]
-        .node
-        .handle_detach(world.now, &mut world.fabric, PARENT);
+    world.hosts[0].node.handle_detach(world.now, &mut world.fabric, PARENT);
     world.pass(Duration::from_secs(30));
     assert!(world.hosts[0].has_seen(Event::Detached));
     assert_eq!(world.fabric.pool().outstanding(), 0);
@@ -79,9 +72,7 @@ fn packets_that_wait_for_a_path_are_given_back() {
 #[test]
 fn an_interface_in_use_is_not_removed() {
     let mut world = World::new(1, Limits::DEFAULT);
-    let result = world.hosts[0]
-        .node
-        .remove_interface(&mut world.fabric, PARENT);
+    let result = world.hosts[0].node.remove_interface(&mut world.fabric, PARENT);
     assert_eq!(result, Err(RemoveError::NotDetached));
 }
 

@@ -60,11 +60,7 @@ fn a_silent_subnet_administrator_delays_and_does_not_break() {
     world.send(0, &to, b"lost in time").unwrap();
     world.pass(Duration::from_secs(10));
     assert_eq!(world.received(1), []);
-    assert_eq!(
-        world.fabric.pool().outstanding(),
-        0,
-        "the packet was dropped"
-    );
+    assert_eq!(world.fabric.pool().outstanding(), 0, "the packet was dropped");
     assert!(world.drops(0) > 0);
     world.subnet.manager_mut().clear_fault();
     world.pass(Duration::from_secs(20));
@@ -78,10 +74,7 @@ fn a_busy_subnet_administrator_is_asked_again() {
     world.subnet.link_down(&mut world.fabric, port).unwrap();
     world.settle();
     let busy = Fault::Status(Status::BUSY);
-    world
-        .subnet
-        .manager_mut()
-        .set_fault(busy, FaultExtent::Next(3));
+    world.subnet.manager_mut().set_fault(busy, FaultExtent::Next(3));
     world.subnet.link_up(&mut world.fabric, port).unwrap();
     world.pass(Duration::from_secs(20));
     assert!(world.is_link_up(0));

@@ -60,9 +60,7 @@ fn a_group_reaches_those_who_listed_it() {
     let address = LinkAddress::multicast(group);
     let list = [address.as_bytes()].into_iter();
     let (now, fabric) = (world.now, &mut world.fabric);
-    world.hosts[1]
-        .node
-        .handle_multicast_list(now, fabric, PARENT, list);
+    world.hosts[1].node.handle_multicast_list(now, fabric, PARENT, list);
     world.settle();
     world.send(0, &address, b"hello").unwrap();
     world.pass(Duration::from_secs(1));
@@ -90,8 +88,7 @@ fn a_long_ipv4_packet_arrives_in_fragments_and_a_long_ipv6_packet_is_answered() 
     let packet = world.fabric.pool_mut().allocate_from(&ipv4).unwrap();
     let (now, fabric) = (world.now, &mut world.fabric);
     let node = &mut world.hosts[0].node;
-    node.handle_transmit(now, fabric, PARENT, &to, EtherType::IPV4, packet)
-        .unwrap();
+    node.handle_transmit(now, fabric, PARENT, &to, EtherType::IPV4, packet).unwrap();
     world.settle();
     let fragments = world.received(1);
     assert_eq!(fragments.len(), 3, "{fragments:?}");
@@ -129,11 +126,7 @@ fn a_flood_is_refused_when_the_ring_is_full_and_nothing_is_lost() {
     world.settle();
     assert!(refused > 0, "the ring has 8 places");
     let arrived = world.received(1).len();
-    let missing = world
-        .fabric
-        .port_counters(world.hosts[1].port)
-        .unwrap()
-        .receives_missing;
+    let missing = world.fabric.port_counters(world.hosts[1].port).unwrap().receives_missing;
     assert_eq!(arrived as u64 + missing, sent);
     assert_eq!(missing, 0);
 }
@@ -158,8 +151,7 @@ fn a_child_is_a_partition_of_its_own() {
             limits: Limits::DEFAULT,
         };
         let child = host.node.add_interface(&mut world.fabric, &config).unwrap();
-        host.node
-            .handle_admin_up(world.now, &mut world.fabric, child);
+        host.node.handle_admin_up(world.now, &mut world.fabric, child);
         children.push(child);
     }
     world.settle();
@@ -175,13 +167,9 @@ fn a_child_is_a_partition_of_its_own() {
     let packet = world.fabric.pool_mut().allocate_from(b"child").unwrap();
     let (now, fabric) = (world.now, &mut world.fabric);
     let node = &mut world.hosts[0].node;
-    node.handle_transmit(now, fabric, children[0], &to, EtherType::IPV6, packet)
-        .unwrap();
+    node.handle_transmit(now, fabric, children[0], &to, EtherType::IPV6, packet).unwrap();
     world.settle();
     let received = std::mem::take(&mut world.hosts[1].received);
-    assert_eq!(
-        received,
-        [(children[1], b"child".to_vec(), Cast::Broadcast)]
-    );
+    assert_eq!(received, [(children[1], b"child".to_vec(), Cast::Broadcast)]);
     assert_eq!(world.received(2), []);
 }

@@ -51,12 +51,7 @@ impl World {
         let config = SmConfig::new(SmLimits::DEFAULT);
         let rate = RateCode::new(3).unwrap();
         let subnet = Subnet::new(&mut fabric, port, config, rate, 0).unwrap();
-        let mut world = Self {
-            now: Instant::ZERO,
-            fabric,
-            subnet,
-            hosts: Vec::new(),
-        };
+        let mut world = Self { now: Instant::ZERO, fabric, subnet, hosts: Vec::new() };
         world.create_broadcast_group(Pkey::DEFAULT);
         for number in 1..=host_count {
             world.add_host(number, limits);
@@ -70,12 +65,8 @@ impl World {
         self.subnet.link_up(&mut self.fabric, port).unwrap();
         let config = NodeConfig::with_context(number as u64);
         let mut node = Node::new(&mut self.fabric, port, &config).unwrap();
-        let config = InterfaceConfig {
-            pkey: None,
-            scope: Scope::LINK_LOCAL,
-            seed: number as u64,
-            limits,
-        };
+        let config =
+            InterfaceConfig { pkey: None, scope: Scope::LINK_LOCAL, seed: number as u64, limits };
         let id = node.add_interface(&mut self.fabric, &config).unwrap();
         assert_eq!(id, PARENT);
         node.handle_admin_up(self.now, &mut self.fabric, id);
@@ -112,10 +103,7 @@ impl World {
         let end = self.now + span;
         self.settle();
         for _ in 0..STEPS_MAX {
-            let deadlines = self
-                .hosts
-                .iter()
-                .filter_map(|host| host.node.poll_timeout());
+            let deadlines = self.hosts.iter().filter_map(|host| host.node.poll_timeout());
             match deadlines.min().filter(|deadline| *deadline <= end) {
                 Some(deadline) => self.now = self.now.max(deadline),
                 None => {
@@ -140,8 +128,7 @@ impl World {
                 panic!("{event:?}");
             };
             for host in self.hosts.iter_mut().filter(|host| host.port == port) {
-                host.node
-                    .handle_port_event(self.now, &mut self.fabric, event);
+                host.node.handle_port_event(self.now, &mut self.fabric, event);
             }
         }
         for host in &mut self.hosts {
@@ -193,11 +180,7 @@ impl World {
     }
 
     pub(crate) fn is_link_up(&self, host: usize) -> bool {
-        self.hosts[host]
-            .node
-            .interface(PARENT)
-            .unwrap()
-            .is_link_up()
+        self.hosts[host].node.interface(PARENT).unwrap().is_link_up()
     }
 
     pub(crate) fn drops(&self, host: usize) -> u64 {
@@ -206,9 +189,7 @@ impl World {
     }
 
     pub(crate) fn group(&self, group: std::net::IpAddr) -> Mgid {
-        BroadcastGroup::new(Scope::LINK_LOCAL, Pkey::DEFAULT)
-            .mgid_of(group)
-            .unwrap()
+        BroadcastGroup::new(Scope::LINK_LOCAL, Pkey::DEFAULT).mgid_of(group).unwrap()
     }
 }
 
@@ -216,22 +197,15 @@ impl Host {
     pub(crate) fn run(&mut self, now: Instant, fabric: &mut Fabric) {
         self.node.run(now, fabric);
         while let Some(delivered) = self.node.poll_delivered() {
-            let Delivered {
-                interface,
-                packet,
-                delivery,
-            } = delivered;
-            self.received
-                .push((interface, packet.bytes().to_vec(), delivery.cast));
+            let Delivered { interface, packet, delivery } = delivered;
+            self.received.push((interface, packet.bytes().to_vec(), delivery.cast));
             fabric.pool_mut().free(packet);
         }
         while let Some(too_big) = self.node.poll_too_big() {
-            self.too_big
-                .push((too_big.packet.bytes().len(), too_big.mtu));
+            self.too_big.push((too_big.packet.bytes().len(), too_big.mtu));
             fabric.pool_mut().free(too_big.packet);
         }
-        self.events
-            .extend(std::iter::from_fn(|| self.node.poll_event()));
+        self.events.extend(std::iter::from_fn(|| self.node.poll_event()));
     }
 
     pub(crate) fn has_seen(&self, event: Event) -> bool {

@@ -92,19 +92,12 @@ fn tshark_reads_every_packet_without_complaint() {
     }
     let path = std::env::temp_dir().join(format!("fabric-{}.pcap", std::process::id()));
     fs::write(&path, file).unwrap();
-    let output = Command::new("tshark")
-        .arg("-r")
-        .arg(&path)
-        .arg("-V")
-        .output();
+    let output = Command::new("tshark").arg("-r").arg(&path).arg("-V").output();
     fs::remove_file(&path).unwrap();
     let text = String::from_utf8(output.unwrap().stdout).unwrap();
     assert!(!text.contains("Malformed"), "{text}");
     assert!(text.contains("Hardware type: InfiniBand (32)"), "{text}");
-    assert!(
-        text.contains("Destination GID: ff12:401b:ffff::1"),
-        "{text}"
-    );
+    assert!(text.contains("Destination GID: ff12:401b:ffff::1"), "{text}");
     assert!(text.contains("Internet Protocol Version 4"), "{text}");
     assert!(text.contains("Epoch Time: 1700000000.000000001"), "{text}");
 }

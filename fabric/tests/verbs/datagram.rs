@@ -22,10 +22,7 @@ fn a_datagram_arrives_behind_forty_zeros() {
     let ah = fabric.create_ah(a.port, &local(b.lid)).unwrap();
     receive(&mut fabric, b.qp, 7..8);
     send(&mut fabric, a.qp, 3, (ah, b.qpn), b"hello").unwrap();
-    assert!(
-        sends(&mut fabric, a.send_cq).is_empty(),
-        "complete before it left"
-    );
+    assert!(sends(&mut fabric, a.send_cq).is_empty(), "complete before it left");
     run(&mut fabric);
     assert_eq!(sends(&mut fabric, a.send_cq), [(3, Ok(()))]);
     let (wr_id, arrival) = arrival(&mut fabric, b.receive_cq);
@@ -68,13 +65,8 @@ fn the_packet_itself_moves_to_the_receiver() {
     let mut packet = fabric.allocate(100).unwrap();
     packet.prepend(&[1; 4]).unwrap();
     let address = packet.bytes().as_ptr();
-    let request = SendRequest {
-        wr_id: 0,
-        ah,
-        remote_qpn: b.qpn,
-        qkey: QKEY,
-        pkey_index: PkeyIndex(0),
-    };
+    let request =
+        SendRequest { wr_id: 0, ah, remote_qpn: b.qpn, qkey: QKEY, pkey_index: PkeyIndex(0) };
     fabric.post_send(a.qp, request, packet).unwrap();
     run(&mut fabric);
     let (_, arrival) = arrival(&mut fabric, b.receive_cq);
@@ -124,11 +116,7 @@ fn a_datagram_as_long_as_the_mtu_is_sent_and_a_longer_one_is_a_violation() {
     send(&mut fabric, a.qp, 2, (ah, b.qpn), &[1; 5]).unwrap();
     run(&mut fabric);
     assert_eq!(fabric.violations().oversize_ud, 1);
-    let expected = [
-        (0, Ok(())),
-        (1, Err(WorkError::LocalLength)),
-        (2, Err(WorkError::Flushed)),
-    ];
+    let expected = [(0, Ok(())), (1, Err(WorkError::LocalLength)), (2, Err(WorkError::Flushed))];
     assert_eq!(sends(&mut fabric, a.send_cq), expected);
     assert_eq!(fabric.qp_state(a.qp), Some(QpState::SendQueueError));
     assert!(receives(&mut fabric, b.receive_cq).is_empty());
@@ -165,10 +153,7 @@ fn a_receive_that_is_too_short_fails_and_the_next_one_works() {
     }
     send(&mut fabric, a.qp, 0, (ah, b.qpn), b"hello").unwrap();
     run(&mut fabric);
-    assert_eq!(
-        failures(&mut fabric, b.receive_cq),
-        [(0, WorkError::LocalLength)]
-    );
+    assert_eq!(failures(&mut fabric, b.receive_cq), [(0, WorkError::LocalLength)]);
     send(&mut fabric, a.qp, 1, (ah, b.qpn), b"hello").unwrap();
     run(&mut fabric);
     assert_eq!(payloads(&mut fabric, b.receive_cq), [b"hello"]);
@@ -291,20 +276,11 @@ fn a_port_that_is_not_active_neither_sends_nor_receives() {
     fabric.set_port_state(b.port, PortState::Armed).unwrap();
     send(&mut fabric, a.qp, 0, (ah, b.qpn), b"1").unwrap();
     run(&mut fabric);
-    assert_eq!(
-        fabric
-            .port_counters(b.port)
-            .unwrap()
-            .arrivals_while_inactive,
-        1
-    );
+    assert_eq!(fabric.port_counters(b.port).unwrap().arrivals_while_inactive, 1);
     fabric.set_port_state(a.port, PortState::Down).unwrap();
     send(&mut fabric, a.qp, 1, (ah, b.qpn), b"2").unwrap();
     run(&mut fabric);
-    assert_eq!(
-        fabric.port_counters(a.port).unwrap().sends_while_inactive,
-        1
-    );
+    assert_eq!(fabric.port_counters(a.port).unwrap().sends_while_inactive, 1);
     assert_eq!(sends(&mut fabric, a.send_cq), [(0, Ok(())), (1, Ok(()))]);
     assert_eq!(fabric.pool().outstanding(), 0);
 }
@@ -313,9 +289,7 @@ fn a_port_that_is_not_active_neither_sends_nor_receives() {
 fn a_gid_that_the_port_does_not_have_is_not_answered() {
     let (mut fabric, [a, b]) = hosts(CONFIG);
     let alias = Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0xABCD);
-    let ah = fabric
-        .create_ah(a.port, &global(b.lid.value(), alias))
-        .unwrap();
+    let ah = fabric.create_ah(a.port, &global(b.lid.value(), alias)).unwrap();
     receive(&mut fabric, b.qp, 0..1);
     send(&mut fabric, a.qp, 0, (ah, b.qpn), b"1").unwrap();
     run(&mut fabric);
@@ -421,33 +395,13 @@ fn only_legal_transitions_are_made() {
         (Reset, &[], &[init]),
         (Init, &[init], &[init, to_rtr, QpChange::Error]),
         (ReadyToReceive, &[init, to_rtr], &[to_rts, QpChange::Error]),
-        (
-            ReadyToSend,
-            &[init, to_rtr, to_rts],
-            &[qkey, drain, QpChange::Error],
-        ),
-        (
-            SendQueueDrained,
-            &[init, to_rtr, to_rts, drain],
-            &[qkey, to_rts, QpChange::Error],
-        ),
-        (
-            SendQueueError,
-            &[init, to_rtr, to_rts],
-            &[to_rts, QpChange::Error],
-        ),
+        (ReadyToSend, &[init, to_rtr, to_rts], &[qkey, drain, QpChange::Error]),
+        (SendQueueDrained, &[init, to_rtr, to_rts, drain], &[qkey, to_rts, QpChange::Error]),
+        (SendQueueError, &[init, to_rtr, to_rts], &[to_rts, QpChange::Error]),
         (Error, &[init, QpChange::Error], &[QpChange::Error]),
     ];
     for (state, way, legal) in ways {
-        let all = [
-            init,
-            to_rtr,
-            to_rts,
-            qkey,
-            drain,
-            QpChange::Error,
-            QpChange::Reset,
-        ];
+        let all = [init, to_rtr, to_rts, qkey, drain, QpChange::Error, QpChange::Reset];
         for change in all {
             let (mut fabric, [a, b]) = hosts(CONFIG);
             fabric.modify_qp(a.qp, &QpChange::Reset).unwrap();
@@ -484,10 +438,7 @@ fn a_queue_that_is_full_refuses_and_gives_the_packet_back() {
     fabric.pool_mut().free(refused.packet);
     receive(&mut fabric, a.qp, 0..u64::from(QUEUE_LEN));
     let request = ReceiveRequest { wr_id: 0, bytes: 1 };
-    assert_eq!(
-        fabric.post_receive(a.qp, request),
-        Err(PostError::QueueFull)
-    );
+    assert_eq!(fabric.post_receive(a.qp, request), Err(PostError::QueueFull));
     run(&mut fabric);
     assert_eq!(fabric.pool().outstanding(), 0);
 }
@@ -498,10 +449,7 @@ fn work_before_its_state_is_refused() {
     let ah = fabric.create_ah(a.port, &local(b.lid)).unwrap();
     fabric.modify_qp(a.qp, &QpChange::Reset).unwrap();
     let request = ReceiveRequest { wr_id: 0, bytes: 1 };
-    assert_eq!(
-        fabric.post_receive(a.qp, request),
-        Err(PostError::WrongState)
-    );
+    assert_eq!(fabric.post_receive(a.qp, request), Err(PostError::WrongState));
     for change in &to_ready(PkeyIndex(0))[..2] {
         let refused = send(&mut fabric, a.qp, 0, (ah, b.qpn), b"early").unwrap_err();
         assert_eq!(refused.error, PostError::WrongState);

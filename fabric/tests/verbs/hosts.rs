@@ -45,15 +45,7 @@ fn host(fabric: &mut Fabric, number: u16) -> Host {
     let send_cq = fabric.create_cq(hca, CQ_LEN, u64::from(number)).unwrap();
     let receive_cq = fabric.create_cq(hca, CQ_LEN, u64::from(number)).unwrap();
     let qp = queue_pair(fabric, port, send_cq, receive_cq);
-    Host {
-        hca,
-        port,
-        lid,
-        send_cq,
-        receive_cq,
-        qp,
-        qpn: fabric.qpn(qp).unwrap(),
-    }
+    Host { hca, port, lid, send_cq, receive_cq, qp, qpn: fabric.qpn(qp).unwrap() }
 }
 
 /// A datagram queue pair in RTS.
@@ -79,14 +71,7 @@ pub(crate) fn queue_pair(
 
 /// From RESET to RTS.
 pub(crate) fn to_ready(pkey_index: PkeyIndex) -> [QpChange; 3] {
-    [
-        QpChange::Init {
-            pkey_index,
-            qkey: QKEY,
-        },
-        QpChange::ReadyToReceive,
-        QpChange::ReadyToSend,
-    ]
+    [QpChange::Init { pkey_index, qkey: QKEY }, QpChange::ReadyToReceive, QpChange::ReadyToSend]
 }
 
 /// An address without a GRH.
@@ -101,15 +86,8 @@ pub(crate) fn local(lid: Lid) -> AddressVector {
 
 /// An address with a GRH.
 pub(crate) fn global(lid: u16, gid: Gid) -> AddressVector {
-    let route = GlobalRoute {
-        hop_limit: 64,
-        ..GlobalRoute::default()
-    };
-    AddressVector {
-        grh: Some((gid, route)),
-        lid,
-        ..local(Lid::MAX)
-    }
+    let route = GlobalRoute { hop_limit: 64, ..GlobalRoute::default() };
+    AddressVector { grh: Some((gid, route)), lid, ..local(Lid::MAX) }
 }
 
 /// A group of the default partition.
@@ -135,13 +113,7 @@ pub(crate) fn send(
     (ah, remote_qpn): (AhId, Qpn),
     payload: &[u8],
 ) -> Result<(), RefusedSend> {
-    let request = SendRequest {
-        wr_id,
-        ah,
-        remote_qpn,
-        qkey: QKEY,
-        pkey_index: PkeyIndex(0),
-    };
+    let request = SendRequest { wr_id, ah, remote_qpn, qkey: QKEY, pkey_index: PkeyIndex(0) };
     let packet = fabric.pool_mut().allocate_from(payload).unwrap();
     fabric.post_send(from, request, packet)
 }
@@ -213,8 +185,5 @@ pub(crate) fn arrival(fabric: &mut Fabric, cq: CqId) -> (u64, Arrival) {
 
 /// How the receives that a queue holds failed.
 pub(crate) fn failures(fabric: &mut Fabric, cq: CqId) -> Vec<(u64, WorkError)> {
-    receives(fabric, cq)
-        .into_iter()
-        .map(|(wr_id, arrival)| (wr_id, arrival.unwrap_err()))
-        .collect()
+    receives(fabric, cq).into_iter().map(|(wr_id, arrival)| (wr_id, arrival.unwrap_err())).collect()
 }

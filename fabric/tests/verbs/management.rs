@@ -46,9 +46,7 @@ fn a_request_reaches_the_server_and_the_response_its_client() {
     assert_eq!(received.source.lid, a.lid);
 
     let response = mad(3, 0x81, client.value());
-    server_side
-        .send(&mut fabric, &received.source, &response)
-        .unwrap();
+    server_side.send(&mut fabric, &received.source, &response).unwrap();
     run(&mut fabric);
     client_side.poll(&mut fabric);
     assert_eq!(client_side.poll_mad(other), None);
@@ -144,11 +142,7 @@ fn world() -> World {
     for port in ports {
         subnet.link_up(&mut fabric, port).unwrap();
     }
-    World {
-        fabric,
-        subnet,
-        ports,
-    }
+    World { fabric, subnet, ports }
 }
 
 fn client(world: &mut World, port: PortId) -> (Gsi, AgentId, Client<u32>) {
@@ -209,9 +203,7 @@ fn another_manager_on_the_same_port_is_announced() {
     let events = iter::from_fn(|| world.fabric.poll_event()).collect::<Vec<_>>();
     for port in world.ports {
         for event in [PortEvent::SmChanged, PortEvent::ClientReregister] {
-            let count = events
-                .iter()
-                .filter(|&&e| e == AsyncEvent::Port(port, event));
+            let count = events.iter().filter(|&&e| e == AsyncEvent::Port(port, event));
             assert_eq!(count.count(), 1, "{port:?} {event:?}");
         }
     }
@@ -271,9 +263,7 @@ fn the_switch_knows_a_member_before_the_member_knows() {
 
     let membership = Membership::Full;
     let now = Instant::ZERO;
-    let request = client
-        .request_leave(now, 2, mgid, port_gid, membership)
-        .unwrap();
+    let request = client.request_leave(now, 2, mgid, port_gid, membership).unwrap();
     ask(&mut world, &mut gsi, &request);
     assert!(world.fabric.multicast_members(record.mlid).is_empty());
 }

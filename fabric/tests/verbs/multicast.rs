@@ -54,10 +54,7 @@ fn the_grh_of_a_multicast_packet_names_the_group() {
 
 #[test]
 fn without_loopback_only_the_sender_misses_its_own_packet() {
-    let config = FabricConfig {
-        multicast_loopback: false,
-        ..CONFIG
-    };
+    let config = FabricConfig { multicast_loopback: false, ..CONFIG };
     let (mut fabric, [a, b]) = hosts(config);
     let neighbor = queue_pair(&mut fabric, a.port, a.send_cq, a.receive_cq);
     let (mgid, mlid) = group(1);
@@ -120,9 +117,7 @@ fn members_behind_dead_links_and_in_other_partitions_get_nothing() {
         receive(&mut fabric, host.qp, 0..1);
     }
     fabric.set_port_state(down.port, PortState::Down).unwrap();
-    fabric
-        .set_pkey_table(foreign.port, &[Pkey::new(0x8002)])
-        .unwrap();
+    fabric.set_pkey_table(foreign.port, &[Pkey::new(0x8002)]).unwrap();
     let ah = group_handle(&mut fabric, &a, group(1));
     send_to_group(&mut fabric, &a, ah, b"x");
     assert!(receives(&mut fabric, down.receive_cq).is_empty());
@@ -134,13 +129,7 @@ fn members_behind_dead_links_and_in_other_partitions_get_nothing() {
 
 #[test]
 fn when_the_pool_is_empty_copies_are_lost_and_counted() {
-    let config = FabricConfig {
-        pool: PoolLimits {
-            small_max: 2,
-            large_max: 0,
-        },
-        ..CONFIG
-    };
+    let config = FabricConfig { pool: PoolLimits { small_max: 2, large_max: 0 }, ..CONFIG };
     let (mut fabric, [a, b, c, d]) = hosts(config);
     for host in [b, c, d] {
         join(&mut fabric, &host, group(1));
@@ -148,10 +137,8 @@ fn when_the_pool_is_empty_copies_are_lost_and_counted() {
     }
     let ah = group_handle(&mut fabric, &a, group(1));
     send_to_group(&mut fabric, &a, ah, b"x");
-    let arrived: usize = [b, c, d]
-        .map(|host| payloads(&mut fabric, host.receive_cq).len())
-        .iter()
-        .sum();
+    let arrived: usize =
+        [b, c, d].map(|host| payloads(&mut fabric, host.receive_cq).len()).iter().sum();
     assert_eq!(arrived, 2);
     assert_eq!(fabric.switch_counters().buffers_missing, 1);
     assert_eq!(fabric.pool().outstanding(), 0);
@@ -168,10 +155,7 @@ fn attaching_twice_is_once_and_detaching_twice_is_an_error() {
     send_to_group(&mut fabric, &a, ah, b"x");
     assert_eq!(payloads(&mut fabric, b.receive_cq).len(), 1);
     fabric.detach_multicast(b.qp, mgid, mlid).unwrap();
-    assert_eq!(
-        fabric.detach_multicast(b.qp, mgid, mlid),
-        Err(AttachError::NotAttached)
-    );
+    assert_eq!(fabric.detach_multicast(b.qp, mgid, mlid), Err(AttachError::NotAttached));
     assert_eq!(fabric.attachment_count(b.port), 0);
     send_to_group(&mut fabric, &a, ah, b"x");
     assert!(receives(&mut fabric, b.receive_cq).is_empty());

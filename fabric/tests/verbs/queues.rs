@@ -75,10 +75,7 @@ fn a_full_queue_reports_its_overrun_once_and_gives_packets_back() {
         run(&mut fabric);
         assert_eq!(sends(&mut fabric, a.send_cq).len(), 1);
     }
-    assert_eq!(
-        fabric.poll_event(),
-        Some(AsyncEvent::CqOverrun(b.receive_cq))
-    );
+    assert_eq!(fabric.poll_event(), Some(AsyncEvent::CqOverrun(b.receive_cq)));
     assert_eq!(fabric.poll_event(), None);
     assert_eq!(payloads(&mut fabric, b.receive_cq).len(), CQ_LEN as usize);
     assert_eq!(fabric.pool().outstanding(), 0);
@@ -130,20 +127,14 @@ fn completions_of_two_queue_pairs_share_a_queue_in_order() {
     fabric.modify_qp(second, &QpChange::Error).unwrap();
     fabric.modify_qp(a.qp, &QpChange::Error).unwrap();
     let flushed = WorkError::Flushed;
-    assert_eq!(
-        failures(&mut fabric, a.receive_cq),
-        [(5, flushed), (0, flushed)]
-    );
+    assert_eq!(failures(&mut fabric, a.receive_cq), [(5, flushed), (0, flushed)]);
 }
 
 #[test]
 fn changes_of_a_port_are_reported_in_order_and_only_when_something_changed() {
     let (mut fabric, [a, b]) = hosts(CONFIG);
     while fabric.poll_event().is_some() {}
-    let sm = SmAddress {
-        lid: b.lid,
-        sl: ServiceLevel::default(),
-    };
+    let sm = SmAddress { lid: b.lid, sl: ServiceLevel::default() };
     fabric.set_port_state(a.port, PortState::Active).unwrap();
     fabric.set_lid(a.port, Some(a.lid)).unwrap();
     assert_eq!(fabric.poll_event(), None, "nothing changed");
@@ -173,18 +164,12 @@ fn changes_of_a_port_are_reported_in_order_and_only_when_something_changed() {
     let attributes = fabric.port_attributes(a.port, None).unwrap();
     assert_eq!(attributes.lid, Lid::new(9));
     assert_eq!(attributes.gid, Gid::new(1, 2));
-    assert_eq!(
-        attributes.partition.unwrap().pkey,
-        Pkey::new(0x8001).unwrap()
-    );
+    assert_eq!(attributes.partition.unwrap().pkey, Pkey::new(0x8001).unwrap());
 }
 
 #[test]
 fn events_beyond_the_limit_are_counted() {
-    let config = FabricConfig {
-        events_max: 3,
-        ..CONFIG
-    };
+    let config = FabricConfig { events_max: 3, ..CONFIG };
     let (mut fabric, [a]) = hosts(config);
     for _ in 0..3 {
         fabric.dispatch_event(a.port, PortEvent::GidChanged);
@@ -207,21 +192,13 @@ fn a_partition_is_found_wherever_it_stands_and_full_membership_goes_first() {
     let (mut fabric, [a]) = hosts(CONFIG);
     let limited = Pkey::new(0x0001);
     let full = Pkey::new(0x8001);
-    fabric
-        .set_pkey_table(a.port, &[None, limited, None, full])
-        .unwrap();
+    fabric.set_pkey_table(a.port, &[None, limited, None, full]).unwrap();
     let found = fabric.find_partition(a.port, full.unwrap()).unwrap();
     assert_eq!((found.pkey, found.index), (full.unwrap(), PkeyIndex(3)));
     fabric.set_pkey_table(a.port, &[None, limited]).unwrap();
     let found = fabric.find_partition(a.port, full.unwrap()).unwrap();
     assert_eq!((found.pkey, found.index), (limited.unwrap(), PkeyIndex(1)));
-    assert_eq!(
-        fabric.port_attributes(a.port, None).unwrap().partition,
-        None
-    );
+    assert_eq!(fabric.port_attributes(a.port, None).unwrap().partition, None);
     let too_many = [full; 17];
-    assert_eq!(
-        fabric.set_pkey_table(a.port, &too_many),
-        Err(ManagementError::TableTooSmall)
-    );
+    assert_eq!(fabric.set_pkey_table(a.port, &too_many), Err(ManagementError::TableTooSmall));
 }

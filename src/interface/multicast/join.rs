@@ -26,45 +26,23 @@ impl<B: PacketBuf> Interface<B> {
             }
             Role::SendOnly => Membership::Full,
         };
-        Try {
-            attempt: 0,
-            creates: false,
-            membership,
-        }
+        Try { attempt: 0, creates: false, membership }
     }
 
     pub(super) fn join_action(&mut self, op: OpId, place: u32, attempt: Try) -> Option<Action> {
-        let Try {
-            attempt: _,
-            creates,
-            membership,
-        } = attempt;
+        let Try { attempt: _, creates, membership } = attempt;
         let pkey = self.port.partition?.pkey.full();
         let port_gid = self.port.gid;
         // Report B16: what is created is like the broadcast group; what exists is taken as it is.
         let like = self.broadcast_state().and_then(GroupState::joined);
-        let create = like
-            .filter(|_| creates)
-            .map(|joined| joined.record.parameters);
+        let create = like.filter(|_| creates).map(|joined| joined.record.parameters);
         let group = self.groups.get_mut(place)?;
         let mgid = group.mgid;
-        let claimed = group
-            .claim
-            .map_or(JoinStates::empty(), |claim| claim.join_states);
+        let claimed = group.claim.map_or(JoinStates::empty(), |claim| claim.join_states);
         let join_states = claimed | membership.into();
-        group.claim = Some(Claim {
-            mgid,
-            port_gid,
-            join_states,
-        });
+        group.claim = Some(Claim { mgid, port_gid, join_states });
         self.counters.count(Counter::Joins);
-        let request = JoinRequest {
-            mgid,
-            port_gid,
-            pkey,
-            membership,
-            create,
-        };
+        let request = JoinRequest { mgid, port_gid, pkey, membership, create };
         Some(Action::JoinGroup { op, request })
     }
 
@@ -86,16 +64,15 @@ impl<B: PacketBuf> Interface<B> {
                 Ok(record) => self.on_joined(now, place, record, attempt),
                 Err(error) => self.on_join_failed(now, place, attempt, error, sink),
             },
-            GroupState::Ready {
-                renewal: Renewal::Joining(attempt),
-                ..
-            } => match self.check_record(place, answer) {
-                Ok(record) => self.on_renewed(now, place, record, attempt),
-                Err(error) => {
-                    let renewal = self.after_refusal(now, place, attempt, error);
-                    self.enter_renewal(place, renewal);
+            GroupState::Ready { renewal: Renewal::Joining(attempt), .. } => {
+                match self.check_record(place, answer) {
+                    Ok(record) => self.on_renewed(now, place, record, attempt),
+                    Err(error) => {
+                        let renewal = self.after_refusal(now, place, attempt, error);
+                        self.enter_renewal(place, renewal);
+                    }
                 }
-            },
+            }
             // Whatever the answer is: that a join was asked for is reason enough to leave.
             GroupState::JoinAbandoned(left) => self.detach_or_leave(place, left, sink),
             GroupState::Idle
@@ -131,11 +108,7 @@ impl<B: PacketBuf> Interface<B> {
             Role::Broadcast => record.parameters.mtu <= self.port.mtu,
             Role::Listed | Role::SendOnly => true,
         };
-        if is_ours && fits {
-            Ok(record)
-        } else {
-            Err(SaError::Unusable)
-        }
+        if is_ours && fits { Ok(record) } else { Err(SaError::Unusable) }
     }
 
     pub(super) fn on_joined(
@@ -146,10 +119,7 @@ impl<B: PacketBuf> Interface<B> {
         attempt: Try,
     ) {
         self.notice_join_recovered(place);
-        let joined = Joined {
-            record,
-            membership: attempt.membership,
-        };
+        let joined = Joined { record, membership: attempt.membership };
         self.use_membership(now, place, joined, false);
     }
 
@@ -170,14 +140,7 @@ impl<B: PacketBuf> Interface<B> {
         }
         match self.make_handle(Target::Group(place), address_vector(&joined.record)) {
             Some(handle) => {
-                self.enter_group(
-                    place,
-                    GroupState::Addressing {
-                        joined,
-                        is_attached,
-                        handle,
-                    },
-                );
+                self.enter_group(place, GroupState::Addressing { joined, is_attached, handle });
             }
             None => self.enter_unusable(now, place, joined, is_attached),
         }
@@ -191,14 +154,7 @@ impl<B: PacketBuf> Interface<B> {
         is_attached: bool,
     ) {
         let retry_at = now + REOPEN_AFTER;
-        self.enter_group(
-            place,
-            GroupState::Unusable {
-                joined,
-                is_attached,
-                retry_at,
-            },
-        );
+        self.enter_group(place, GroupState::Unusable { joined, is_attached, retry_at });
     }
 
     pub(super) fn on_join_failed(
@@ -243,39 +199,19 @@ impl<B: PacketBuf> Interface<B> {
         // RFC 4391 5: the broadcast group is there before any interface; other groups are created
         // by the first that needs them.
         if group.role != Role::Broadcast && !attempt.creates && means_absent(error) {
-            return Renewal::Wanted(Try {
-                creates: true,
-                ..attempt
-            });
+            return Renewal::Wanted(Try { creates: true, ..attempt });
         }
         self.notice_join_failing(place, error);
         let retry_at = now + back_off(attempt.attempt, self.seed.draw());
-        Renewal::BackingOff {
-            attempt: attempt.attempt.saturating_add(1),
-            retry_at,
-        }
+        Renewal::BackingOff { attempt: attempt.attempt.saturating_add(1), retry_at }
     }
 
     pub(super) fn enter_renewal(&mut self, place: u32, renewal: Renewal) {
         let Some(group) = self.groups.get(place) else {
             return;
         };
-        if let GroupState::Ready {
-            joined,
-            is_attached,
-            handle,
-            renewal: _,
-        } = group.state
-        {
-            self.enter_group(
-                place,
-                GroupState::Ready {
-                    joined,
-                    is_attached,
-                    handle,
-                    renewal,
-                },
-            );
+        if let GroupState::Ready { joined, is_attached, handle, renewal: _ } = group.state {
+            self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });
         }
     }
 
@@ -291,13 +227,7 @@ impl<B: PacketBuf> Interface<B> {
         let Some(group) = self.groups.get(place) else {
             return;
         };
-        let GroupState::Ready {
-            joined: old,
-            is_attached,
-            handle,
-            renewal: _,
-        } = group.state
-        else {
+        let GroupState::Ready { joined: old, is_attached, handle, renewal: _ } = group.state else {
             return;
         };
         let membership = match old.membership {
@@ -308,10 +238,7 @@ impl<B: PacketBuf> Interface<B> {
         let listens_at_last = listens(group.role) && membership == Membership::Full && !is_attached;
         if record.mlid != old.record.mlid && is_attached {
             let attached = Some((old.record.mgid, old.record.mlid));
-            let left = Left {
-                attached,
-                then: AfterLeft::Attach(joined),
-            };
+            let left = Left { attached, then: AfterLeft::Attach(joined) };
             self.retire_handle(handle);
             self.enter_group(place, GroupState::DetachWanted(left));
         } else if address_vector(&record) != address_vector(&old.record) || listens_at_last {
@@ -319,15 +246,7 @@ impl<B: PacketBuf> Interface<B> {
             self.use_membership(now, place, joined, is_attached);
         } else {
             let renewal = Renewal::Current;
-            self.enter_group(
-                place,
-                GroupState::Ready {
-                    joined,
-                    is_attached,
-                    handle,
-                    renewal,
-                },
-            );
+            self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });
         }
     }
 
@@ -342,12 +261,7 @@ impl<B: PacketBuf> Interface<B> {
             return;
         };
         let role = group.role;
-        let GroupState::Addressing {
-            joined,
-            is_attached,
-            handle,
-        } = group.state
-        else {
+        let GroupState::Addressing { joined, is_attached, handle } = group.state else {
             return;
         };
         if handle != created {
@@ -359,15 +273,7 @@ impl<B: PacketBuf> Interface<B> {
         } else {
             Renewal::Current
         };
-        self.enter_group(
-            place,
-            GroupState::Ready {
-                joined,
-                is_attached,
-                handle,
-                renewal,
-            },
-        );
+        self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });
         self.drain_group(now, place, datapath);
     }
 
@@ -380,11 +286,7 @@ impl<B: PacketBuf> Interface<B> {
         let Some(group) = self.groups.get(place) else {
             return;
         };
-        if let GroupState::Addressing {
-            joined,
-            is_attached,
-            handle,
-        } = group.state
+        if let GroupState::Addressing { joined, is_attached, handle } = group.state
             && handle == failed
         {
             self.enter_unusable(now, place, joined, is_attached);
@@ -400,23 +302,10 @@ impl<B: PacketBuf> Interface<B> {
             };
             let first = self.first_try(group.role);
             match group.state {
-                GroupState::Ready {
-                    renewal: Renewal::Joining(_),
-                    ..
-                } => {}
-                GroupState::Ready {
-                    joined,
-                    is_attached,
-                    handle,
-                    renewal: _,
-                } => {
+                GroupState::Ready { renewal: Renewal::Joining(_), .. } => {}
+                GroupState::Ready { joined, is_attached, handle, renewal: _ } => {
                     let renewal = Renewal::Wanted(first);
-                    let state = GroupState::Ready {
-                        joined,
-                        is_attached,
-                        handle,
-                        renewal,
-                    };
+                    let state = GroupState::Ready { joined, is_attached, handle, renewal };
                     self.enter_group(place, state);
                 }
                 GroupState::BackingOff { .. } => {

@@ -23,10 +23,7 @@ impl<B: PacketBuf> Interface<B> {
         if forgets {
             group.claim = None;
         }
-        let unattached = Left {
-            attached: None,
-            then,
-        };
+        let unattached = Left { attached: None, then };
         match group.state {
             GroupState::Joining(_) | GroupState::JoinAbandoned(_) | GroupState::Leaving { .. }
                 if forgets =>
@@ -43,33 +40,17 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::LeaveWanted { .. }
             | GroupState::LeaveBackingOff { .. } => self.detach_or_leave(place, unattached, sink),
             GroupState::Attaching(joined) => {
-                let left = Left {
-                    attached: Some((joined.record.mgid, joined.record.mlid)),
-                    then,
-                };
+                let left = Left { attached: Some((joined.record.mgid, joined.record.mlid)), then };
                 self.enter_group(place, GroupState::AttachAbandoned(left));
             }
-            GroupState::Addressing {
-                joined,
-                is_attached,
-                handle,
-            } => {
+            GroupState::Addressing { joined, is_attached, handle } => {
                 self.retire_handle(handle);
                 self.detach_or_leave(place, left_of(&joined, is_attached, then), sink);
             }
-            GroupState::Unusable {
-                joined,
-                is_attached,
-                ..
-            } => {
+            GroupState::Unusable { joined, is_attached, .. } => {
                 self.detach_or_leave(place, left_of(&joined, is_attached, then), sink);
             }
-            GroupState::Ready {
-                joined,
-                is_attached,
-                handle,
-                renewal,
-            } => {
+            GroupState::Ready { joined, is_attached, handle, renewal } => {
                 self.retire_handle(handle);
                 let left = left_of(&joined, is_attached, then);
                 match renewal {
@@ -117,10 +98,7 @@ impl<B: PacketBuf> Interface<B> {
     /// Tells the SA of every membership that it may have of us.
     pub(super) fn leave_or_settle(&mut self, place: u32, tries: u8, sink: &mut impl PacketSink<B>) {
         let claim = self.groups.get(place).and_then(|group| group.claim);
-        if claim
-            .and_then(|claim| claim.join_states.next_to_leave())
-            .is_some()
-        {
+        if claim.and_then(|claim| claim.join_states.next_to_leave()).is_some() {
             self.enter_group(place, GroupState::LeaveWanted { tries });
         } else {
             self.settle_group(place, sink);
@@ -150,10 +128,7 @@ impl<B: PacketBuf> Interface<B> {
         };
         if !was_heard {
             let retry_at = now + back_off(tries, self.seed.draw());
-            let state = GroupState::LeaveBackingOff {
-                tries: tries + 1,
-                retry_at,
-            };
+            let state = GroupState::LeaveBackingOff { tries: tries + 1, retry_at };
             self.enter_group(place, state);
             return;
         }

@@ -113,11 +113,7 @@ fn check_existing<P>(
         && config.mtu >= record.parameters.mtu
         && rate_mbps(config.rate) >= rate_mbps(record.parameters.rate)
         && requester.pkeys.key_of(record.pkey).is_some();
-    if fits {
-        Ok(())
-    } else {
-        Err(refused(SaRefusal::RequestInvalid))
-    }
+    if fits { Ok(()) } else { Err(refused(SaRefusal::RequestInvalid)) }
 }
 
 /// The parameters of a group to be created: as demanded, else as configured, and such that the port

@@ -71,9 +71,7 @@ impl<P: Copy + Ord> SubnetManager<P> {
         if leaving.is_empty() || !join_state.contains(leaving) {
             return Err(invalid);
         }
-        let remaining = self
-            .end_membership(mgid, requester.port, leaving)
-            .ok_or(invalid)?;
+        let remaining = self.end_membership(mgid, requester.port, leaving).ok_or(invalid)?;
         let answer = member_record(&record, requester.config.gid, remaining);
         Ok(mad.answer(Attribute::MemberRecord, &answer))
     }
@@ -85,10 +83,7 @@ pub(super) fn member_record(
     port_gid: Gid,
     join_state: JoinState,
 ) -> MemberRecordWire {
-    MemberRecordWire {
-        port_gid,
-        ..MemberRecordWire::group(record).with_join_state(join_state)
-    }
+    MemberRecordWire { port_gid, ..MemberRecordWire::group(record).with_join_state(join_state) }
 }
 
 /// Whether a group is what a request describes: every component that it fills in must fit, except
@@ -104,23 +99,11 @@ pub(super) fn matches(
     same(MemberComponents::MGID, wanted.mgid == record.mgid.gid())
         && same(MemberComponents::QKEY, wanted.qkey == known.qkey)
         && same(MemberComponents::MLID, wanted.mlid == known.mlid)
-        && same(
-            MemberComponents::TRAFFIC_CLASS,
-            wanted.traffic_class == known.traffic_class,
-        )
+        && same(MemberComponents::TRAFFIC_CLASS, wanted.traffic_class == known.traffic_class)
         && same(MemberComponents::PKEY, is_partition(wanted, record.pkey))
-        && same(
-            MemberComponents::SERVICE_LEVEL,
-            wanted.service_level() == parameters.sl,
-        )
-        && same(
-            MemberComponents::FLOW_LABEL,
-            wanted.flow_label() == parameters.global.flow_label,
-        )
-        && same(
-            MemberComponents::HOP_LIMIT,
-            wanted.hop_limit() == parameters.global.hop_limit,
-        )
+        && same(MemberComponents::SERVICE_LEVEL, wanted.service_level() == parameters.sl)
+        && same(MemberComponents::FLOW_LABEL, wanted.flow_label() == parameters.global.flow_label)
+        && same(MemberComponents::HOP_LIMIT, wanted.hop_limit() == parameters.global.hop_limit)
         && same(MemberComponents::SCOPE, wanted.scope() == known.scope())
         && values_fit(record, wanted, components)
 }
@@ -133,9 +116,7 @@ fn values_fit(
 ) -> bool {
     let parameters = &record.parameters;
     let demands = Demands::of(wanted, components);
-    demands
-        .mtu
-        .is_none_or(|(selector, value)| selector.accepts(parameters.mtu.code(), value))
+    demands.mtu.is_none_or(|(selector, value)| selector.accepts(parameters.mtu.code(), value))
         && demands.rate.is_none_or(|(selector, value)| {
             let value = RateCode::new(value).and_then(rate_mbps);
             selector.accepts(rate_mbps(parameters.rate), value)
@@ -155,23 +136,11 @@ pub(super) struct Demands {
 impl Demands {
     pub(super) fn of(wanted: &MemberRecordWire, components: MemberComponents) -> Self {
         let of = |selector, value, byte| {
-            demand(
-                components.contains(selector),
-                components.contains(value),
-                byte,
-            )
+            demand(components.contains(selector), components.contains(value), byte)
         };
         Self {
-            mtu: of(
-                MemberComponents::MTU_SELECTOR,
-                MemberComponents::MTU,
-                wanted.mtu,
-            ),
-            rate: of(
-                MemberComponents::RATE_SELECTOR,
-                MemberComponents::RATE,
-                wanted.rate,
-            ),
+            mtu: of(MemberComponents::MTU_SELECTOR, MemberComponents::MTU, wanted.mtu),
+            rate: of(MemberComponents::RATE_SELECTOR, MemberComponents::RATE, wanted.rate),
             life_time: of(
                 MemberComponents::LIFE_TIME_SELECTOR,
                 MemberComponents::LIFE_TIME,

@@ -17,17 +17,11 @@ impl<P: Copy + Ord> SubnetManager<P> {
         let wanted: PathRecordWire = mad.record();
         check_values(&wanted, components)?;
         let source = self.path_end(
-            components
-                .contains(PathComponents::SOURCE)
-                .then_some(wanted.source),
-            components
-                .contains(PathComponents::SOURCE_LID)
-                .then_some(wanted.source_lid.get()),
+            components.contains(PathComponents::SOURCE).then_some(wanted.source),
+            components.contains(PathComponents::SOURCE_LID).then_some(wanted.source_lid.get()),
         )?;
         let destination = self.path_end(
-            components
-                .contains(PathComponents::DESTINATION)
-                .then_some(wanted.destination),
+            components.contains(PathComponents::DESTINATION).then_some(wanted.destination),
             components
                 .contains(PathComponents::DESTINATION_LID)
                 .then_some(wanted.destination_lid.get()),
@@ -41,13 +35,9 @@ impl<P: Copy + Ord> SubnetManager<P> {
         }
         let pkey = if components.contains(PathComponents::PKEY) {
             let pkey = Pkey::new(wanted.pkey.get()).ok_or(no_records)?;
-            let keys = source
-                .pkeys
-                .key_of(pkey)
-                .zip(destination.pkeys.key_of(pkey));
+            let keys = source.pkeys.key_of(pkey).zip(destination.pkeys.key_of(pkey));
             // IBA 10.9.3: two limited members cannot talk to each other.
-            keys.is_some_and(|(ours, theirs)| ours.matches(theirs))
-                .then_some(pkey)
+            keys.is_some_and(|(ours, theirs)| ours.matches(theirs)).then_some(pkey)
         } else {
             source.pkeys.shared_key(&destination.pkeys)
         };
@@ -128,27 +118,12 @@ fn fits(
     components: PathComponents,
 ) -> bool {
     let demands = |selector, value, byte| {
-        demand(
-            components.contains(selector),
-            components.contains(value),
-            byte,
-        )
+        demand(components.contains(selector), components.contains(value), byte)
     };
-    let mtu = demands(
-        PathComponents::MTU_SELECTOR,
-        PathComponents::MTU,
-        wanted.mtu,
-    );
-    let rate = demands(
-        PathComponents::RATE_SELECTOR,
-        PathComponents::RATE,
-        wanted.rate,
-    );
-    let life = demands(
-        PathComponents::LIFE_TIME_SELECTOR,
-        PathComponents::LIFE_TIME,
-        wanted.life_time,
-    );
+    let mtu = demands(PathComponents::MTU_SELECTOR, PathComponents::MTU, wanted.mtu);
+    let rate = demands(PathComponents::RATE_SELECTOR, PathComponents::RATE, wanted.rate);
+    let life =
+        demands(PathComponents::LIFE_TIME_SELECTOR, PathComponents::LIFE_TIME, wanted.life_time);
     let hop_limit = record.global.map_or(0, |route| route.hop_limit);
     mtu.is_none_or(|(selector, value)| selector.accepts(record.mtu.code(), value))
         && rate.is_none_or(|(selector, value)| {

@@ -8,20 +8,12 @@ fn the_next_requests_are_busy_and_then_it_is_over() {
     let mgid = broadcast(Pkey::DEFAULT);
     manager.set_fault(Fault::Status(Status::BUSY), FaultExtent::Next(2));
     for _ in 0..2 {
-        assert_eq!(
-            join(&mut manager, 1, mgid, JoinState::FULL),
-            Err(Status::BUSY)
-        );
+        assert_eq!(join(&mut manager, 1, mgid, JoinState::FULL), Err(Status::BUSY));
     }
     assert_eq!(members(&manager, mgid), [], "a busy manager does nothing");
     assert!(join(&mut manager, 1, mgid, JoinState::FULL).is_ok());
     assert_eq!(manager.counters().refused_by_fault, 2);
-    assert_eq!(
-        manager
-            .counters()
-            .requests(Method::Set, Attribute::MemberRecord),
-        3
-    );
+    assert_eq!(manager.counters().requests(Method::Set, Attribute::MemberRecord), 3);
 }
 
 #[test]
@@ -47,13 +39,8 @@ fn a_group_can_be_refused_and_admitted() {
         let joined = create(&mut manager, 1, group(1), JoinState::FULL);
         assert_eq!(joined, Err(refused(refusal)));
     }
-    assert!(
-        create(&mut manager, 1, group(2), JoinState::FULL).is_ok(),
-        "others are let in"
-    );
-    manager
-        .refuse_group(group(3), SaRefusal::RequestDenied)
-        .unwrap();
+    assert!(create(&mut manager, 1, group(2), JoinState::FULL).is_ok(), "others are let in");
+    manager.refuse_group(group(3), SaRefusal::RequestDenied).unwrap();
     let full = manager.refuse_group(group(4), SaRefusal::RequestDenied);
     assert_eq!(full, Err(SmError::TableFull));
     manager.admit_group(group(1));
@@ -83,23 +70,13 @@ fn another_manager_knows_the_configuration_but_no_members() {
         [
             Command::SetSmLid { port, sm_lid },
             Command::Notify { port, event: first },
-            Command::Notify {
-                port,
-                event: second,
-            },
+            Command::Notify { port, event: second },
         ]
     };
     let expected = [for_port(SM), for_port(1)].concat();
-    assert!(
-        commands.ends_with(&expected),
-        "the port without a link hears nothing: {commands:?}"
-    );
+    assert!(commands.ends_with(&expected), "the port without a link hears nothing: {commands:?}");
     let refusal = leave(&mut manager, 1, mgid, JoinState::FULL);
-    assert_eq!(
-        refusal,
-        Err(refused(SaRefusal::RequestInvalid)),
-        "not a member any more"
-    );
+    assert_eq!(refusal, Err(refused(SaRefusal::RequestInvalid)), "not a member any more");
     assert!(join(&mut manager, 1, mgid, JoinState::FULL).is_ok());
 }
 

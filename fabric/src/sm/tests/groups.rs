@@ -28,10 +28,7 @@ fn a_join_of_an_existing_group_needs_the_mandatory_components_only() {
     assert_eq!(answer.scope(), 2);
     assert_eq!(answer.join_state(), FULL);
     let mlid = record.mlid;
-    assert_eq!(
-        commands(&mut manager),
-        [Command::AddMember { mlid, port: 1 }]
-    );
+    assert_eq!(commands(&mut manager), [Command::AddMember { mlid, port: 1 }]);
 }
 
 #[test]
@@ -101,28 +98,14 @@ fn only_those_who_receive_are_put_into_the_switch() {
     join(&mut manager, 1, mgid, SEND_ONLY).unwrap();
     assert_eq!(commands(&mut manager), []);
     let answer = join(&mut manager, 1, mgid, FULL).unwrap();
-    assert_eq!(
-        answer.join_state(),
-        FULL | SEND_ONLY | SEND_ONLY_FULL,
-        "all of them"
-    );
-    assert_eq!(
-        commands(&mut manager),
-        [Command::AddMember { mlid, port: 1 }]
-    );
+    assert_eq!(answer.join_state(), FULL | SEND_ONLY | SEND_ONLY_FULL, "all of them");
+    assert_eq!(commands(&mut manager), [Command::AddMember { mlid, port: 1 }]);
     join(&mut manager, 1, mgid, NON_MEMBER).unwrap();
     leave(&mut manager, 1, mgid, FULL).unwrap();
     assert_eq!(commands(&mut manager), [], "it still receives");
     let answer = leave(&mut manager, 1, mgid, NON_MEMBER).unwrap();
-    assert_eq!(
-        answer.join_state(),
-        SEND_ONLY | SEND_ONLY_FULL,
-        "what is left"
-    );
-    assert_eq!(
-        commands(&mut manager),
-        [Command::RemoveMember { mlid, port: 1 }]
-    );
+    assert_eq!(answer.join_state(), SEND_ONLY | SEND_ONLY_FULL, "what is left");
+    assert_eq!(commands(&mut manager), [Command::RemoveMember { mlid, port: 1 }]);
 }
 
 type Components = MemberComponents;
@@ -138,27 +121,15 @@ const DIFFERING: [(Components, Change); 12] = [
     (Components::TRAFFIC_CLASS, |record| record.traffic_class = 1),
     (Components::PKEY, |record| record.pkey = U16::new(0x8001)),
     (Components::PKEY, |record| record.pkey = U16::new(0)),
-    (
-        Components::RATE_SELECTOR.union(Components::RATE),
-        |record| {
-            record.rate = Selector::Exactly.pack(7);
-        },
-    ),
-    (
-        Components::LIFE_TIME_SELECTOR.union(Components::LIFE_TIME),
-        |record| {
-            record.life_time = Selector::Exactly.pack(19);
-        },
-    ),
-    (Components::SERVICE_LEVEL, |record| {
-        record.level_flow_hop = U32::new(1 << 28)
+    (Components::RATE_SELECTOR.union(Components::RATE), |record| {
+        record.rate = Selector::Exactly.pack(7);
     }),
-    (Components::FLOW_LABEL, |record| {
-        record.level_flow_hop = U32::new(1 << 8)
+    (Components::LIFE_TIME_SELECTOR.union(Components::LIFE_TIME), |record| {
+        record.life_time = Selector::Exactly.pack(19);
     }),
-    (Components::HOP_LIMIT, |record| {
-        record.level_flow_hop = U32::new(6)
-    }),
+    (Components::SERVICE_LEVEL, |record| record.level_flow_hop = U32::new(1 << 28)),
+    (Components::FLOW_LABEL, |record| record.level_flow_hop = U32::new(1 << 8)),
+    (Components::HOP_LIMIT, |record| record.level_flow_hop = U32::new(6)),
     (Components::SCOPE, |record| record.scope_join = 0x51),
 ];
 
@@ -182,10 +153,7 @@ fn every_component_of_a_join_must_be_the_groups() {
         assert_eq!(found, Err(refused(SaRefusal::NoRecords)), "{component:?}");
     }
     assert!(ask_member(&mut manager, 2, Method::Set, components, &good).is_ok());
-    let limited = MemberRecordWire {
-        pkey: U16::new(0x7FFF),
-        ..good
-    };
+    let limited = MemberRecordWire { pkey: U16::new(0x7FFF), ..good };
     assert!(ask_member(&mut manager, 2, Method::Set, components, &limited).is_ok());
 }
 
@@ -203,11 +171,7 @@ fn a_port_that_cannot_carry_the_group_is_not_let_in() {
     assert_eq!(join(&mut manager, 2, mgid, FULL), invalid(), "rate");
     manager.revoke_pkey(3, Pkey::DEFAULT).unwrap();
     assert_eq!(join(&mut manager, 3, mgid, FULL), invalid(), "partition");
-    assert_eq!(
-        create(&mut manager, 3, group(1), FULL),
-        invalid(),
-        "partition"
-    );
+    assert_eq!(create(&mut manager, 3, group(1), FULL), invalid(), "partition");
 }
 
 #[test]
@@ -226,24 +190,12 @@ fn a_port_speaks_for_itself_only() {
         ask_member(manager, 1, method, MemberComponents::JOIN, &record)
     };
     let denied = Err(refused(SaRefusal::RequestDenied));
-    assert_eq!(
-        for_port(&mut manager, Method::Set, gid(2)),
-        denied,
-        "no proxies"
-    );
+    assert_eq!(for_port(&mut manager, Method::Set, gid(2)), denied, "no proxies");
     let unknown = for_port(&mut manager, Method::Set, gid(9));
     assert_eq!(unknown, Err(refused(SaRefusal::RequestInvalidGid)));
     join(&mut manager, 2, mgid, FULL).unwrap();
-    assert_eq!(
-        for_port(&mut manager, Method::Set, gid(2)),
-        invalid(),
-        "a foreign record"
-    );
-    assert_eq!(
-        for_port(&mut manager, Method::Delete, gid(2)),
-        invalid(),
-        "a foreign record"
-    );
+    assert_eq!(for_port(&mut manager, Method::Set, gid(2)), invalid(), "a foreign record");
+    assert_eq!(for_port(&mut manager, Method::Delete, gid(2)), invalid(), "a foreign record");
     assert_eq!(members(&manager, mgid), [(2, FULL)]);
 }
 
@@ -271,16 +223,9 @@ fn an_mgid_must_be_one() {
         with_bytes(0xFF, 0x1F, 0x401B),
         with_bytes(0xFF, 0x12, 0xA01B),
     ] {
-        assert_eq!(
-            create_gid(bad),
-            Err(refused(SaRefusal::RequestInvalidGid)),
-            "{bad}"
-        );
+        assert_eq!(create_gid(bad), Err(refused(SaRefusal::RequestInvalidGid)), "{bad}");
     }
-    for good in [
-        with_bytes(0xFF, 0x15, 0xA01B),
-        with_bytes(0xFF, 0x0E, 0x401B),
-    ] {
+    for good in [with_bytes(0xFF, 0x15, 0xA01B), with_bytes(0xFF, 0x0E, 0x401B)] {
         assert!(create_gid(good).is_ok(), "{good}");
     }
 }
@@ -299,11 +244,7 @@ fn a_new_group_has_what_its_creator_demands_and_can_carry() {
         let created = ask_member(&mut manager, 1, Method::Set, components, &record);
         let chosen = created.map(|answer| {
             let parameters = answer.record().unwrap().parameters;
-            (
-                parameters.mtu,
-                parameters.rate.code(),
-                parameters.packet_life_time,
-            )
+            (parameters.mtu, parameters.rate.code(), parameters.packet_life_time)
         });
         assert_eq!(chosen.ok(), expected, "{components:?} {byte:#x}");
         if expected.is_none() {
@@ -315,43 +256,19 @@ fn a_new_group_has_what_its_creator_demands_and_can_carry() {
     check(mtu, Selector::Exactly.pack(2), Some((IbMtu::Mtu512, 3, 18)));
     check(mtu, Selector::Exactly.pack(0), None);
     check(mtu, Selector::Exactly.pack(6), None);
-    check(
-        mtu,
-        Selector::Greater.pack(3),
-        Some((IbMtu::Mtu4096, 3, 18)),
-    );
+    check(mtu, Selector::Greater.pack(3), Some((IbMtu::Mtu4096, 3, 18)));
     check(mtu, Selector::Greater.pack(5), None);
     check(mtu, Selector::Less.pack(4), Some((IbMtu::Mtu1024, 3, 18)));
     check(mtu, Selector::Less.pack(1), None);
-    check(
-        mtu,
-        Selector::Largest.pack(0),
-        Some((IbMtu::Mtu4096, 3, 18)),
-    );
-    check(
-        rates,
-        Selector::Exactly.pack(5),
-        Some((IbMtu::Mtu2048, 5, 18)),
-    );
+    check(mtu, Selector::Largest.pack(0), Some((IbMtu::Mtu4096, 3, 18)));
+    check(rates, Selector::Exactly.pack(5), Some((IbMtu::Mtu2048, 5, 18)));
     check(rates, Selector::Exactly.pack(8), None);
     check(rates, Selector::Exactly.pack(1), None);
-    check(
-        rates,
-        Selector::Greater.pack(3),
-        Some((IbMtu::Mtu2048, 7, 18)),
-    );
+    check(rates, Selector::Greater.pack(3), Some((IbMtu::Mtu2048, 7, 18)));
     check(rates, Selector::Less.pack(3), Some((IbMtu::Mtu2048, 5, 18)));
     check(rates, Selector::Less.pack(2), None);
-    check(
-        life,
-        Selector::Exactly.pack(20),
-        Some((IbMtu::Mtu2048, 3, 20)),
-    );
-    check(
-        life,
-        Selector::Greater.pack(18),
-        Some((IbMtu::Mtu2048, 3, 19)),
-    );
+    check(life, Selector::Exactly.pack(20), Some((IbMtu::Mtu2048, 3, 20)));
+    check(life, Selector::Greater.pack(18), Some((IbMtu::Mtu2048, 3, 19)));
     check(life, Selector::Less.pack(10), Some((IbMtu::Mtu2048, 3, 9)));
     check(life, Selector::Less.pack(0), None);
 }
@@ -361,28 +278,13 @@ fn a_new_group_has_the_scope_and_partition_that_it_says() {
     let mut manager = manager(1);
     let (good, components) = creation(1, group(1), FULL, manager.config.group);
     let scope = components | MemberComponents::SCOPE;
-    let record = MemberRecordWire {
-        scope_join: 0x51,
-        ..good
-    };
-    assert_eq!(
-        ask_member(&mut manager, 1, Method::Set, scope, &record),
-        invalid()
-    );
+    let record = MemberRecordWire { scope_join: 0x51, ..good };
+    assert_eq!(ask_member(&mut manager, 1, Method::Set, scope, &record), invalid());
     for value in [0, 0x8000, 0x8001] {
-        let record = MemberRecordWire {
-            pkey: U16::new(value),
-            ..good
-        };
-        assert_eq!(
-            ask_member(&mut manager, 1, Method::Set, components, &record),
-            invalid()
-        );
+        let record = MemberRecordWire { pkey: U16::new(value), ..good };
+        assert_eq!(ask_member(&mut manager, 1, Method::Set, components, &record), invalid());
     }
-    let record = MemberRecordWire {
-        scope_join: 0x21,
-        ..good
-    };
+    let record = MemberRecordWire { scope_join: 0x21, ..good };
     assert!(ask_member(&mut manager, 1, Method::Set, scope, &record).is_ok());
 }
 
@@ -394,26 +296,15 @@ fn a_group_goes_with_the_last_member_that_keeps_it_alive() {
     let answer = join(&mut manager, 3, group(1), NON_MEMBER).unwrap();
     join(&mut manager, 4, group(1), SEND_ONLY).unwrap();
     leave(&mut manager, 1, group(1), FULL).unwrap();
-    assert_eq!(
-        members(&manager, group(1)).len(),
-        3,
-        "the send-only full member keeps it"
-    );
+    assert_eq!(members(&manager, group(1)).len(), 3, "the send-only full member keeps it");
     commands(&mut manager);
     leave(&mut manager, 2, group(1), SEND_ONLY_FULL).unwrap();
     assert_eq!(members(&manager, group(1)), []);
     assert_eq!(manager.groups().count(), 1);
     let mlid = Mlid::new(answer.mlid.get()).unwrap();
-    assert_eq!(
-        commands(&mut manager),
-        [Command::RemoveMember { mlid, port: 3 }]
-    );
+    assert_eq!(commands(&mut manager), [Command::RemoveMember { mlid, port: 3 }]);
     assert_eq!(manager.counters().groups_deleted, 1);
-    assert_eq!(
-        join(&mut manager, 3, group(1), NON_MEMBER),
-        invalid(),
-        "it is gone"
-    );
+    assert_eq!(join(&mut manager, 3, group(1), NON_MEMBER), invalid(), "it is gone");
 }
 
 #[test]
@@ -436,43 +327,14 @@ fn a_configured_group_stays_without_members() {
 fn a_leave_must_be_of_a_membership_that_there_is() {
     let mut manager = manager(2);
     let mgid = broadcast(Pkey::DEFAULT);
-    assert_eq!(
-        leave(&mut manager, 1, mgid, FULL),
-        invalid(),
-        "not a member"
-    );
-    assert_eq!(
-        leave(&mut manager, 1, group(1), FULL),
-        invalid(),
-        "no such group"
-    );
+    assert_eq!(leave(&mut manager, 1, mgid, FULL), invalid(), "not a member");
+    assert_eq!(leave(&mut manager, 1, group(1), FULL), invalid(), "no such group");
     join(&mut manager, 1, mgid, FULL).unwrap();
-    assert_eq!(
-        leave(&mut manager, 1, mgid, SEND_ONLY_FULL),
-        invalid(),
-        "another kind"
-    );
-    assert_eq!(
-        leave(&mut manager, 1, mgid, FULL | NON_MEMBER),
-        invalid(),
-        "too much"
-    );
-    assert_eq!(
-        leave(&mut manager, 1, mgid, JoinState::empty()),
-        invalid(),
-        "nothing"
-    );
-    let record = MemberRecordWire {
-        mgid: gid(1),
-        ..MemberRecordWire::member(mgid, gid(1), FULL)
-    };
-    let refusal = ask_member(
-        &mut manager,
-        1,
-        Method::Delete,
-        MemberComponents::JOIN,
-        &record,
-    );
+    assert_eq!(leave(&mut manager, 1, mgid, SEND_ONLY_FULL), invalid(), "another kind");
+    assert_eq!(leave(&mut manager, 1, mgid, FULL | NON_MEMBER), invalid(), "too much");
+    assert_eq!(leave(&mut manager, 1, mgid, JoinState::empty()), invalid(), "nothing");
+    let record = MemberRecordWire { mgid: gid(1), ..MemberRecordWire::member(mgid, gid(1), FULL) };
+    let refusal = ask_member(&mut manager, 1, Method::Delete, MemberComponents::JOIN, &record);
     assert_eq!(refusal, Err(refused(SaRefusal::RequestInvalidGid)));
     let answer = leave(&mut manager, 1, mgid, FULL).unwrap();
     assert_eq!(answer.join_state(), JoinState::empty());
@@ -486,38 +348,19 @@ fn tables_that_are_full_refuse_for_lack_of_resources() {
     for number in 1..LIMITS.groups_max as u32 {
         create(&mut manager, 1, group(number), FULL).unwrap();
     }
-    assert_eq!(
-        create(&mut manager, 1, group(100), FULL),
-        no_resources,
-        "multicast LIDs"
-    );
+    assert_eq!(create(&mut manager, 1, group(100), FULL), no_resources, "multicast LIDs");
     leave(&mut manager, 1, group(3), FULL).unwrap();
     let freed = create(&mut manager, 1, group(100), FULL).unwrap();
-    assert_eq!(
-        freed.mlid.get(),
-        0xC003,
-        "a freed multicast LID is used again"
-    );
+    assert_eq!(freed.mlid.get(), 0xC003, "a freed multicast LID is used again");
     for port in 1..=7 {
         join(&mut manager, port, broadcast(Pkey::DEFAULT), FULL).unwrap();
     }
-    assert_eq!(
-        join(&mut manager, 2, group(1), FULL),
-        no_resources,
-        "members"
-    );
-    assert!(
-        join(&mut manager, 1, group(1), NON_MEMBER).is_ok(),
-        "the same member again"
-    );
+    assert_eq!(join(&mut manager, 2, group(1), FULL), no_resources, "members");
+    assert!(join(&mut manager, 1, group(1), NON_MEMBER).is_ok(), "the same member again");
     leave(&mut manager, 1, group(100), FULL).unwrap();
     assert!(join(&mut manager, 2, group(1), FULL).is_ok());
     assert_eq!(create(&mut manager, 1, group(100), FULL), no_resources);
-    assert_eq!(
-        manager.groups().count(),
-        LIMITS.groups_max - 1,
-        "no group without a member"
-    );
+    assert_eq!(manager.groups().count(), LIMITS.groups_max - 1, "no group without a member");
 }
 
 #[test]
@@ -540,10 +383,7 @@ fn a_group_is_found_but_its_members_are_not_told() {
     let components = MemberComponents::JOIN;
     let answer = ask_member(&mut manager, 2, Method::Get, components, &wanted).unwrap();
     assert_eq!(answer.mgid, group(1).gid());
-    assert_eq!(
-        (answer.port_gid, answer.join_state()),
-        (Gid([0; 16]), JoinState::empty())
-    );
+    assert_eq!((answer.port_gid, answer.join_state()), (Gid([0; 16]), JoinState::empty()));
     let no_records = Err(refused(SaRefusal::NoRecords));
     wanted.port_gid = gid(2);
     let found = ask_member(&mut manager, 2, Method::Get, components, &wanted);
@@ -563,13 +403,7 @@ fn a_search_that_finds_more_than_one_group_says_so() {
     let found = ask_member(&mut manager, 1, Method::Get, all, &wanted);
     assert_eq!(found, Err(refused(SaRefusal::TooManyRecords)));
     wanted.mlid = U16::new(Mlid::MIN.value());
-    let found = ask_member(
-        &mut manager,
-        1,
-        Method::Get,
-        MemberComponents::MLID,
-        &wanted,
-    );
+    let found = ask_member(&mut manager, 1, Method::Get, MemberComponents::MLID, &wanted);
     assert_eq!(found.unwrap().mgid, broadcast(Pkey::DEFAULT).gid());
 }
 
@@ -579,9 +413,7 @@ fn groups_of_other_partitions_are_not_found() {
     let key = pkey(0x8001);
     manager.add_partition(key).unwrap();
     let parameters = manager.config.group;
-    manager
-        .create_group(broadcast(key), key, parameters)
-        .unwrap();
+    manager.create_group(broadcast(key), key, parameters).unwrap();
     manager.grant_pkey(1, key).unwrap();
     let wanted = MemberRecordWire::member(broadcast(key), gid(1), FULL);
     let components = MemberComponents::MGID;

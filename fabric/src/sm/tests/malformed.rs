@@ -14,17 +14,9 @@ fn changed(place: usize, value: u8) -> (Option<Status>, SmCounters) {
     let answer = manager.handle_request(&request, source).map(|answer| {
         let answer = SaMad::read_from_bytes(&answer).unwrap();
         // Set has the response of Get (IBA 15.2.2).
-        let method = if request[3] == 0x02 {
-            0x81
-        } else {
-            request[3] | 0x80
-        };
+        let method = if request[3] == 0x02 { 0x81 } else { request[3] | 0x80 };
         assert_eq!(answer.header.method, method, "a response");
-        assert_eq!(
-            answer.header.transaction.to_bytes(),
-            request[8..16],
-            "to this request"
-        );
+        assert_eq!(answer.header.transaction.to_bytes(), request[8..16], "to this request");
         answer.status()
     });
     (answer, *manager.counters())
@@ -39,11 +31,7 @@ fn what_cannot_be_understood_is_dropped_and_counted() {
     }
     assert_eq!(manager.counters().dropped_malformed, 3);
     let (answer, counters) = changed(0, 2);
-    assert_eq!(
-        (answer, counters.dropped_malformed),
-        (None, 1),
-        "base version"
-    );
+    assert_eq!((answer, counters.dropped_malformed), (None, 1), "base version");
     let (answer, counters) = changed(26, 1);
     assert_eq!((answer, counters.dropped_malformed), (None, 1), "a segment");
 }
@@ -135,17 +123,10 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
     };
     let components = join_components.bits();
     let member = |method| {
-        SaMad::request(method, Attribute::MemberRecord, 7, components, &join)
-            .to_bytes()
-            .to_vec()
+        SaMad::request(method, Attribute::MemberRecord, 7, components, &join).to_bytes().to_vec()
     };
-    let path = SaMad::request(
-        Method::Get,
-        Attribute::PathRecord,
-        7,
-        PathRecordWire::QUERY.bits(),
-        &path,
-    );
+    let path =
+        SaMad::request(Method::Get, Attribute::PathRecord, 7, PathRecordWire::QUERY.bits(), &path);
     let bases = vec![
         member(Method::Set),
         member(Method::Get),

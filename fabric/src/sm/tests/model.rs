@@ -47,14 +47,8 @@ impl Model {
         creates: bool,
     ) -> Result<(), SaError> {
         let exists = mgid == broadcast(Pkey::DEFAULT) || self.members.contains_key(&mgid);
-        let is_member = self
-            .members
-            .get(&mgid)
-            .is_some_and(|ports| ports.contains_key(&port));
-        let full_groups = self
-            .members
-            .keys()
-            .filter(|other| **other != broadcast(Pkey::DEFAULT));
+        let is_member = self.members.get(&mgid).is_some_and(|ports| ports.contains_key(&port));
+        let full_groups = self.members.keys().filter(|other| **other != broadcast(Pkey::DEFAULT));
         let no_resources = Err(SaError::Refused(SaRefusal::NoResources));
         if self.members_len() == LIMITS.members_max && !is_member {
             return no_resources;
@@ -65,22 +59,14 @@ impl Model {
         if !exists && full_groups.count() == LIMITS.groups_max - 1 {
             return no_resources;
         }
-        let state = self
-            .members
-            .entry(mgid)
-            .or_default()
-            .entry(port)
-            .or_default();
+        let state = self.members.entry(mgid).or_default().entry(port).or_default();
         *state |= JoinState::from_bits_truncate(membership.join_state());
         Ok(())
     }
 
     fn leave(&mut self, port: u32, mgid: Mgid, membership: Membership) -> Result<(), SaError> {
         let leaving = JoinState::from_bits_truncate(membership.join_state());
-        let state = self
-            .members
-            .get_mut(&mgid)
-            .and_then(|ports| ports.get_mut(&port));
+        let state = self.members.get_mut(&mgid).and_then(|ports| ports.get_mut(&port));
         match state {
             Some(state) if state.contains(leaving) => {
                 *state -= leaving;
@@ -123,10 +109,7 @@ impl World {
             now: Instant::ZERO,
             manager: manager(HOSTS),
             clients: (1..=HOSTS).map(client).collect(),
-            model: Model {
-                up: (1..=HOSTS).collect(),
-                ..Model::default()
-            },
+            model: Model { up: (1..=HOSTS).collect(), ..Model::default() },
             trace: Vec::new(),
         }
     }
@@ -198,9 +181,7 @@ impl World {
     fn leave(&mut self, step: u32, port: u32) {
         let (mgid, membership) = (self.mgid(), self.membership());
         let client = &mut self.clients[port as usize - 1];
-        let mad = client
-            .request_leave(self.now, step, mgid, gid(port), membership)
-            .unwrap();
+        let mad = client.request_leave(self.now, step, mgid, gid(port), membership).unwrap();
         let (fate, answer) = self.deliver(step, port, mad);
         let expected = fate.and_then(|()| self.model.leave(port, mgid, membership));
         assert_eq!(answer, Answer::Leave(expected));
@@ -208,11 +189,7 @@ impl World {
 
     fn query_path(&mut self, step: u32, port: u32) {
         let other = 1 + self.random.below(HOSTS + 1);
-        let query = PathQuery {
-            source: gid(port),
-            destination: gid(other),
-            pkey: Pkey::DEFAULT,
-        };
+        let query = PathQuery { source: gid(port), destination: gid(other), pkey: Pkey::DEFAULT };
         let client = &mut self.clients[port as usize - 1];
         let mad = client.request_path(self.now, step, &query).unwrap();
         let (fate, answer) = self.deliver(step, port, mad);
@@ -257,11 +234,7 @@ impl World {
         let result = match answer {
             Some(answer) => {
                 let result = client.handle_mad(&answer);
-                assert_eq!(
-                    client.handle_mad(&answer),
-                    None,
-                    "the second copy is ignored"
-                );
+                assert_eq!(client.handle_mad(&answer), None, "the second copy is ignored");
                 result
             }
             None => {
@@ -333,20 +306,9 @@ fn clients_and_manager_agree_with_the_model() {
             (world.trace, *world.manager.counters())
         };
         let (trace, counters) = run();
-        assert_eq!(
-            run(),
-            (trace.clone(), counters),
-            "seed {seed} gives the same run twice"
-        );
+        assert_eq!(run(), (trace.clone(), counters), "seed {seed} gives the same run twice");
         assert!(counters.answered > 0 && counters.groups_deleted > 0);
-        let words = [
-            "Busy",
-            "TimedOut",
-            "NoResources",
-            "NoRecords",
-            "Invalid",
-            "Insufficient",
-        ];
+        let words = ["Busy", "TimedOut", "NoResources", "NoRecords", "Invalid", "Insufficient"];
         let seen = |word: &&str| trace.iter().any(|line| line.contains(*word));
         outcomes.extend(words.into_iter().filter(seen));
     }

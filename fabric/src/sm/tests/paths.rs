@@ -52,10 +52,7 @@ fn the_hop_limit_decides_about_a_grh() {
     let mut wanted = query(1, 2);
     wanted.traffic_class = 3;
     wanted.flow_hop = U32::new(0x1_2345 << 8);
-    let record = ask_path(&mut manager, 1, components, &wanted)
-        .unwrap()
-        .record()
-        .unwrap();
+    let record = ask_path(&mut manager, 1, components, &wanted).unwrap().record().unwrap();
     let route = GlobalRoute {
         flow_label: FlowLabel::new(0x1_2345).unwrap(),
         hop_limit: 64,
@@ -77,10 +74,7 @@ fn ends_are_named_by_gid_or_lid() {
     wanted.destination = gid(2);
     assert!(ask_path(&mut manager, 1, lids | ENDS, &wanted).is_ok());
     wanted.destination = gid(1);
-    assert_eq!(
-        ask_path(&mut manager, 1, lids | ENDS, &wanted),
-        no_records()
-    );
+    assert_eq!(ask_path(&mut manager, 1, lids | ENDS, &wanted), no_records());
     wanted.destination_lid = U16::new(0xC000);
     assert_eq!(ask_path(&mut manager, 1, lids, &wanted), no_records());
 }
@@ -95,11 +89,7 @@ fn both_ends_must_be_named() {
         PathRecordWire::QUERY - PathComponents::SOURCE,
     ] {
         let refusal = ask_path(&mut manager, 1, components, &query(1, 2));
-        assert_eq!(
-            refusal,
-            Err(refused(SaRefusal::InsufficientComponents)),
-            "{components:?}"
-        );
+        assert_eq!(refusal, Err(refused(SaRefusal::InsufficientComponents)), "{components:?}");
     }
 }
 
@@ -110,10 +100,7 @@ fn there_is_no_path_to_a_port_that_is_unknown_or_down() {
     assert_eq!(missing, no_records());
     assert_eq!(missing, Err(Status(0x0300)), "as it stands in the MAD");
     manager.handle_link_down(2).unwrap();
-    assert_eq!(
-        ask_path(&mut manager, 1, PathRecordWire::QUERY, &query(1, 2)),
-        no_records()
-    );
+    assert_eq!(ask_path(&mut manager, 1, PathRecordWire::QUERY, &query(1, 2)), no_records());
     manager.handle_link_up(2).unwrap();
     assert!(ask_path(&mut manager, 1, PathRecordWire::QUERY, &query(1, 2)).is_ok());
 }
@@ -128,16 +115,9 @@ fn there_is_no_path_without_a_shared_partition() {
     let components = PathRecordWire::QUERY;
     assert_eq!(ask_path(&mut manager, 1, components, &wanted), no_records());
     manager.grant_pkey(2, pkey(0x0001)).unwrap();
-    assert!(
-        ask_path(&mut manager, 1, components, &wanted).is_ok(),
-        "full and limited"
-    );
+    assert!(ask_path(&mut manager, 1, components, &wanted).is_ok(), "full and limited");
     manager.grant_pkey(1, pkey(0x0001)).unwrap();
-    assert_eq!(
-        ask_path(&mut manager, 1, components, &wanted),
-        no_records(),
-        "both limited"
-    );
+    assert_eq!(ask_path(&mut manager, 1, components, &wanted), no_records(), "both limited");
     wanted.pkey = U16::new(0);
     assert_eq!(ask_path(&mut manager, 1, components, &wanted), no_records());
     // Without a P_Key the default partition will do, and after that none is left.
@@ -178,20 +158,12 @@ fn a_path_that_does_not_fit_the_selectors_is_not_found() {
     check(mtu, true, |wanted| wanted.mtu = Selector::Greater.pack(4));
     check(mtu, false, |wanted| wanted.mtu = Selector::Less.pack(5));
     check(mtu, true, |wanted| wanted.mtu = Selector::Largest.pack(1));
-    check(PathComponents::MTU, true, |wanted| {
-        wanted.mtu = Selector::Exactly.pack(4)
-    });
+    check(PathComponents::MTU, true, |wanted| wanted.mtu = Selector::Exactly.pack(4));
     check(rate, true, |wanted| wanted.rate = Selector::Greater.pack(5));
-    check(rate, false, |wanted| {
-        wanted.rate = Selector::Greater.pack(8)
-    });
+    check(rate, false, |wanted| wanted.rate = Selector::Greater.pack(8));
     check(rate, true, |wanted| wanted.rate = Selector::Less.pack(12));
-    check(life, true, |wanted| {
-        wanted.life_time = Selector::Less.pack(19)
-    });
-    check(life, false, |wanted| {
-        wanted.life_time = Selector::Less.pack(18)
-    });
+    check(life, true, |wanted| wanted.life_time = Selector::Less.pack(19));
+    check(life, false, |wanted| wanted.life_time = Selector::Less.pack(18));
     let level = PathComponents::SERVICE_LEVEL;
     check(level, true, |wanted| wanted.class_level = U16::new(0));
     check(level, false, |wanted| wanted.class_level = U16::new(3));
@@ -210,10 +182,7 @@ fn a_reserved_mtu_or_rate_is_an_invalid_request() {
         assert_eq!(refusal, invalid);
     }
     for rate in [0, 1, 63] {
-        let wanted = PathRecordWire {
-            rate,
-            ..query(1, 2)
-        };
+        let wanted = PathRecordWire { rate, ..query(1, 2) };
         let refusal = ask_path(&mut manager, 1, ENDS | PathComponents::RATE, &wanted);
         assert_eq!(refusal, invalid);
     }
@@ -223,9 +192,7 @@ fn a_reserved_mtu_or_rate_is_an_invalid_request() {
 fn class_port_info_says_whether_send_only_full_members_are_known() {
     let mut manager = manager(1);
     for send_only_full_member in [true, false] {
-        let capabilities = SaCapabilities {
-            send_only_full_member,
-        };
+        let capabilities = SaCapabilities { send_only_full_member };
         manager.set_capabilities(capabilities);
         let request = *mad::parse(&any_request()).unwrap().mad;
         let answer = ask(&mut manager, 1, &request).unwrap();
@@ -233,10 +200,5 @@ fn class_port_info_says_whether_send_only_full_members_are_known() {
         assert_eq!(info.capabilities(), capabilities);
         assert_eq!((info.base_version, info.class_version), (1, 2));
     }
-    assert_eq!(
-        manager
-            .counters()
-            .requests(Method::Get, Attribute::ClassPortInfo),
-        2
-    );
+    assert_eq!(manager.counters().requests(Method::Get, Attribute::ClassPortInfo), 2);
 }
