@@ -84,7 +84,7 @@ tests() {
     # Three numbers: the list is to be split.
     # shellcheck disable=SC2046
     set -- $(test_counts)
-    if [ "$code" -ne 0 ] || [ "$2" -ne 0 ] || [ "$1" -eq 0 ]; then
+    if [ "$code" -ne 0 ] || [ "$2" -ne 0 ] || [ $(($1 + $3)) -eq 0 ]; then
         [ "$2" -ne 0 ] || set -- "$1" 1 "$3"
         report_failure "$name"
     else

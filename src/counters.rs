@@ -107,7 +107,8 @@ counted! {
         PathsEvicted = "paths_evicted",
         /// Joins sent.
         Joins = "group_joins",
-        /// Joins that the SA refused, or did not answer in time.
+        /// Joins that the SA refused, or did not answer in time; not those that found no group and
+        /// then created it.
         JoinsFailed = "group_joins_failed",
         /// Leaves sent.
         Leaves = "group_leaves",

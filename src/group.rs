@@ -83,8 +83,9 @@ pub(crate) enum GroupState {
     Leaving { tries: u8 },
     /// The SA did not hear; it is told again at a time.
     LeaveBackingOff { tries: u8, retry_at: Instant },
-    /// Given up with a query under way whose answer makes no difference; to be cancelled.
-    CancelWanted,
+    /// Given up with a query under way whose answer makes no difference; to be cancelled. The queue
+    /// pair may still be attached.
+    CancelWanted { attached: Option<(Mgid, Mlid)> },
 }
 
 /// A try to join.
@@ -187,7 +188,7 @@ impl GroupState {
             | Self::AttachWanted(_)
             | Self::DetachWanted(_)
             | Self::LeaveWanted { .. }
-            | Self::CancelWanted
+            | Self::CancelWanted { .. }
             | Self::Ready { renewal: Renewal::Wanted(_), .. } => true,
             Self::Idle
             | Self::Joining(_)
@@ -224,7 +225,7 @@ impl GroupState {
             | Self::Detaching(_)
             | Self::LeaveWanted { .. }
             | Self::Leaving { .. }
-            | Self::CancelWanted => None,
+            | Self::CancelWanted { .. } => None,
         }
     }
 
@@ -249,7 +250,7 @@ impl GroupState {
             | Self::LeaveWanted { .. }
             | Self::Leaving { .. }
             | Self::LeaveBackingOff { .. }
-            | Self::CancelWanted => None,
+            | Self::CancelWanted { .. } => None,
         }
     }
 
@@ -271,7 +272,7 @@ impl GroupState {
             | Self::LeaveWanted { .. }
             | Self::Leaving { .. }
             | Self::LeaveBackingOff { .. }
-            | Self::CancelWanted => "leaving",
+            | Self::CancelWanted { .. } => "leaving",
         }
     }
 }

@@ -4,8 +4,6 @@
 //! kernel bugs live. Nothing sleeps, sends to the stack or calls back while the interface is
 //! locked.
 
-use core::array;
-
 use crate::action::Action;
 use crate::event::Event;
 use crate::interface::Interface;
@@ -46,37 +44,53 @@ pub fn pump<S: Shell, R>(
     shell: &mut S,
     feed: impl FnOnce(&mut Interface<S::Packet>, &mut S::DataPath<'_>) -> R,
 ) -> R {
-    let (result, mut outputs) = shell.with_interface(|interface, datapath| {
+    let mut outputs = Outputs::NONE;
+    let (result, mut has_more) = shell.with_interface(|interface, datapath| {
         let result = feed(interface, datapath);
-        (result, Outputs::drain(interface))
+        (result, outputs.drain(interface))
     });
     shell.release_packets();
     loop {
         shell.schedule(outputs.deadline);
-        outputs.events.into_iter().flatten().for_each(|event| shell.observe(event));
-        outputs.actions.into_iter().flatten().for_each(|action| shell.execute(action));
-        if !outputs.has_more {
+        let events = outputs.events.iter_mut().map_while(Option::take);
+        events.for_each(|event| shell.observe(event));
+        let actions = outputs.actions.iter_mut().map_while(Option::take);
+        actions.for_each(|action| shell.execute(action));
+        if !has_more {
             return result;
         }
-        outputs = shell.with_interface(|interface, _| Outputs::drain(interface));
+        has_more = shell.with_interface(|interface, _| outputs.drain(interface));
     }
 }
 
-/// One batch of outputs, in the order of the contract: actions, deadline, events.
+/// One batch of outputs, in the order of the contract: actions, deadline, events. Most inputs have
+/// none, so it is filled in place and nothing is copied.
 struct Outputs {
     actions: [Option<Action>; BATCH_LEN],
     deadline: Option<Instant>,
     events: [Option<Event>; BATCH_LEN],
-    has_more: bool,
 }
 
 impl Outputs {
-    fn drain<B: PacketBuf>(interface: &mut Interface<B>) -> Self {
-        let actions: [_; BATCH_LEN] = array::from_fn(|_| interface.poll_action());
-        let deadline = interface.poll_timeout();
-        let events: [_; BATCH_LEN] = array::from_fn(|_| interface.poll_event());
-        let has_more =
-            matches!(actions.last(), Some(Some(_))) || matches!(events.last(), Some(Some(_)));
-        Self { actions, deadline, events, has_more }
+    const NONE: Self = Self {
+        actions: [const { None }; BATCH_LEN],
+        deadline: None,
+        events: [const { None }; BATCH_LEN],
+    };
+
+    /// Takes a batch out. Whether there may be more.
+    fn drain<B: PacketBuf>(&mut self, interface: &mut Interface<B>) -> bool {
+        let has_more_actions = fill(&mut self.actions, || interface.poll_action());
+        self.deadline = interface.poll_timeout();
+        let has_more_events = fill(&mut self.events, || interface.poll_event());
+        has_more_actions || has_more_events
     }
+}
+
+/// Fills places in order until there is no more to put there. Whether all were filled.
+fn fill<T>(places: &mut [Option<T>], mut poll: impl FnMut() -> Option<T>) -> bool {
+    places.iter_mut().all(|place| {
+        *place = poll();
+        place.is_some()
+    })
 }

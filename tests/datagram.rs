@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Bench, broadcast, group, ipv4, path_to, peer, port};
-use ipoib_rs::action::{Action, SaError, SaRefusal};
+use ipoib_rs::action::{Action, OpId, SaError, SaRefusal};
 use ipoib_rs::counters::{Counter, DropReason};
 use ipoib_rs::event::Event;
 use ipoib_rs::interface::PortEvent;
@@ -246,5 +246,84 @@ fn the_broadcast_group_is_never_created() {
     assert_eq!(notices, 1);
     bench.answer_all();
     assert!(bench.interface.is_link_up());
+    bench.finish();
+}
+
+/// The queries under way: those that were asked and neither answered nor cancelled.
+fn queries_left(bench: &Bench) -> Vec<OpId> {
+    let cancelled = |op: &OpId| {
+        let is_it =
+            |action: &Action| matches!(action, Action::CancelQuery { op: one } if one == op);
+        bench.actions.iter().any(is_it)
+    };
+    let asked = bench.actions.iter().filter_map(|action| match action {
+        Action::JoinGroup { op, .. }
+        | Action::LeaveGroup { op, .. }
+        | Action::QueryPath { op, .. }
+        | Action::QuerySaCapabilities { op } => Some(*op),
+        Action::AttachGroup { .. }
+        | Action::CancelQuery { .. }
+        | Action::CreateAddressHandle { .. }
+        | Action::DestroyAddressHandle { .. }
+        | Action::DetachGroup { .. }
+        | Action::ModifyQueuePair { .. }
+        | Action::WakeSendQueue => None,
+    });
+    asked.filter(|op| !cancelled(op)).collect()
+}
+
+#[test]
+fn the_query_for_capabilities_is_cancelled_by_detach() {
+    let mut bench = Bench::new(port(), Limits::DEFAULT);
+    bench.admin_up();
+    bench.answer_where(|action| !matches!(action, Action::QuerySaCapabilities { .. }));
+    bench.detach();
+    bench.answer_where(|action| {
+        !matches!(action, Action::QuerySaCapabilities { .. } | Action::CancelQuery { .. })
+    });
+    assert_eq!(bench.interface.state_name(), "detached");
+    assert_eq!(queries_left(&bench), []);
+}
+
+#[test]
+fn a_query_for_capabilities_that_is_asked_again_is_cancelled_first() {
+    let mut bench = Bench::new(port(), Limits::DEFAULT);
+    bench.admin_up();
+    bench.answer_where(|action| !matches!(action, Action::QuerySaCapabilities { .. }));
+    assert_eq!(queries_left(&bench).len(), 1);
+    bench.port_event(PortEvent::SmChanged, |_| {});
+    let asked = |action: &&Action| matches!(action, Action::QuerySaCapabilities { .. });
+    assert_eq!(bench.actions.iter().filter(asked).count(), 2);
+    bench.answer_where(|action| matches!(action, Action::JoinGroup { .. }));
+    assert_eq!(queries_left(&bench).len(), 1);
+}
+
+#[test]
+fn a_renewal_under_way_is_cancelled_when_the_port_goes_down() {
+    let mut bench = Bench::joined();
+    bench.port_event(PortEvent::ClientReregister, |_| {});
+    bench.answer_where(|action| matches!(action, Action::QuerySaCapabilities { .. }));
+    assert_eq!(bench.joins_waiting(), 1);
+    bench.port_event(PortEvent::PortError, |port| port.is_active = false);
+    assert_eq!(queries_left(&bench), []);
+    bench.actions.retain(|action| !matches!(action, Action::JoinGroup { .. }));
+    bench.answer_all();
+    assert_eq!(bench.attached, [], "the groups are detached all the same");
+    bench.finish();
+}
+
+#[test]
+fn a_group_given_up_twice_is_still_detached() {
+    let mut bench = Bench::joined();
+    let address = LinkAddress::multicast(group("224.1.2.3"));
+    bench.listen(&[zerocopy::IntoBytes::as_bytes(&address)]);
+    bench.answer_all();
+    bench.port_event(PortEvent::ClientReregister, |_| {});
+    // The list no longer has it while it is being renewed; then the port goes down.
+    bench.listen(&[]);
+    bench.port_event(PortEvent::PortError, |port| port.is_active = false);
+    bench.actions.retain(|action| !matches!(action, Action::JoinGroup { .. }));
+    bench.answer_all();
+    assert_eq!(bench.attached, []);
     bench.finish();
 }

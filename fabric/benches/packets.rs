@@ -1,7 +1,9 @@
 //! Packets per second and allocations per packet, in memory, on one core: the fabric alone, and the
 //! protocol core, the fabric and the core again.
 //!
-//! `cargo bench -p fabric` prints a table; the numbers of allocations must be 0.
+//! `cargo bench -p fabric` prints a table; the numbers of allocations must be 0. A packet moves
+//! from the sender to the receiver without being copied, and nobody writes or reads its payload
+//! here, so its length matters little.
 
 use std::time::Instant as Clock;
 

@@ -3,6 +3,7 @@
 mod connected;
 mod egress;
 mod ingress;
+mod ledger;
 mod management;
 mod shared_receive;
 mod verbs;
@@ -158,7 +159,7 @@ impl Fabric {
                 }
             }
         }
-        self.hcas.push(Hca::new(hca, config.guid));
+        self.hcas.push(Hca::new(hca));
         Ok(hca)
     }
 

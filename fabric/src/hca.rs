@@ -46,7 +46,6 @@ const SRQS_MAX: u32 = 1 << 10;
 #[derive(Debug)]
 pub(crate) struct Hca {
     pub(crate) id: HcaId,
-    pub(crate) guid: u64,
     pub(crate) qps: Slab<Qp>,
     pub(crate) cqs: Slab<Cq>,
     pub(crate) ahs: Slab<Ah>,
@@ -55,10 +54,9 @@ pub(crate) struct Hca {
 }
 
 impl Hca {
-    pub(crate) const fn new(id: HcaId, guid: u64) -> Self {
+    pub(crate) const fn new(id: HcaId) -> Self {
         Self {
             id,
-            guid,
             qps: Slab::new(QPS_MAX),
             cqs: Slab::new(CQS_MAX),
             ahs: Slab::new(AHS_MAX),

@@ -100,6 +100,11 @@ impl<T> Slab<T> {
         })
     }
 
+    /// The values, in the order of their places.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().filter_map(|place| place.value.as_ref())
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.vacant.len()
     }

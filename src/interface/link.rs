@@ -48,9 +48,21 @@ pub(super) enum Lifecycle {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct SaKnowledge {
     pub(super) capabilities: SaCapabilities,
-    /// The generation of the query under way.
-    operation: Option<u32>,
-    is_query_wanted: bool,
+    query: SaQuery,
+}
+
+/// The question what the SA can do.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum SaQuery {
+    /// It is not under way.
+    #[default]
+    Idle,
+    /// The SA is to be asked.
+    Wanted,
+    /// The SA is being asked; the generation of the operation.
+    Asking(u32),
+    /// The answer would be too old, or nobody needs it any more: to be cancelled.
+    CancelWanted { generation: u32, asks_again: bool },
 }
 
 impl<B: PacketBuf> Interface<B> {
@@ -169,6 +181,7 @@ impl<B: PacketBuf> Interface<B> {
             Admin::Up => DropReason::LinkDown,
             Admin::Down | Admin::Detaching => DropReason::InterfaceDown,
         };
+        self.end_sa_query(false);
         self.drop_paths(reason, sink);
         self.give_up_groups(reason, sink);
         self.close_queue_pair();
@@ -497,27 +510,49 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     pub(super) fn query_sa_capabilities(&mut self) {
-        self.sa.is_query_wanted = true;
+        self.end_sa_query(true);
         self.push_work(Target::Sa);
     }
 
+    /// Gives up the question that is under way, if there is one, and asks it anew if `asks_again`.
+    fn end_sa_query(&mut self, asks_again: bool) {
+        self.sa.query = match self.sa.query {
+            SaQuery::Idle | SaQuery::Wanted if asks_again => SaQuery::Wanted,
+            SaQuery::Idle | SaQuery::Wanted => SaQuery::Idle,
+            SaQuery::Asking(generation) | SaQuery::CancelWanted { generation, .. } => {
+                self.push_work(Target::Sa);
+                SaQuery::CancelWanted { generation, asks_again }
+            }
+        };
+    }
+
     pub(super) fn next_sa_action(&mut self) -> Option<Action> {
-        if !core::mem::take(&mut self.sa.is_query_wanted) {
-            return None;
+        match self.sa.query {
+            SaQuery::Idle | SaQuery::Asking(_) => None,
+            SaQuery::Wanted => {
+                let op = self.begin_operation(Target::Sa);
+                self.sa.query = SaQuery::Asking(op.generation);
+                Some(Action::QuerySaCapabilities { op })
+            }
+            SaQuery::CancelWanted { generation, asks_again } => {
+                self.sa.query = SaQuery::Idle;
+                if asks_again {
+                    self.query_sa_capabilities();
+                }
+                let target = Target::Sa;
+                Some(Action::CancelQuery { op: OpId { target, generation } })
+            }
         }
-        let op = self.begin_operation(Target::Sa);
-        self.sa.operation = Some(op.generation);
-        Some(Action::QuerySaCapabilities { op })
     }
 
     /// An SA that does not answer is taken to have no capabilities; it is asked again when the link
     /// comes up or another one takes over.
     pub(super) fn on_sa_capabilities(&mut self, op: OpId, answer: Result<SaCapabilities, SaError>) {
-        if op.target != Target::Sa || self.sa.operation != Some(op.generation) {
+        if op.target != Target::Sa || self.sa.query != SaQuery::Asking(op.generation) {
             self.counters.count(Counter::StaleAnswers);
             return;
         }
-        self.sa.operation = None;
+        self.sa.query = SaQuery::Idle;
         self.sa.capabilities = answer.unwrap_or_default();
     }
 

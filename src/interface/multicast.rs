@@ -215,8 +215,13 @@ impl<B: PacketBuf> Interface<B> {
     pub(super) fn next_group_action(&mut self, place: u32) -> Option<Action> {
         let group = self.groups.get(place)?;
         let Group { mgid, state, claim, operation: generation, .. } = *group;
-        if state == GroupState::CancelWanted {
-            self.forget_group(place);
+        if let GroupState::CancelWanted { attached } = state {
+            if attached.is_some() {
+                let then = AfterLeft::Forget;
+                self.enter_group(place, GroupState::DetachWanted(Left { attached, then }));
+            } else {
+                self.forget_group(place);
+            }
             return Some(Action::CancelQuery {
                 op: OpId { target: Target::Group(place), generation },
             });
@@ -267,7 +272,7 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::Detaching(_)
             | GroupState::Leaving { .. }
             | GroupState::LeaveBackingOff { .. }
-            | GroupState::CancelWanted => return None,
+            | GroupState::CancelWanted { .. } => return None,
         };
         self.enter_group(place, next);
         Some(action)
@@ -325,7 +330,7 @@ impl<B: PacketBuf> Interface<B> {
                 | GroupState::LeaveWanted { .. }
                 | GroupState::Leaving { .. }
                 | GroupState::LeaveBackingOff { .. }
-                | GroupState::CancelWanted,
+                | GroupState::CancelWanted { .. },
                 _,
             ) => return false,
         }
@@ -376,7 +381,7 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::Detaching(_)
             | GroupState::LeaveWanted { .. }
             | GroupState::Leaving { .. }
-            | GroupState::CancelWanted => {}
+            | GroupState::CancelWanted { .. } => {}
         }
     }
 

@@ -55,11 +55,6 @@ impl Fabric {
         self.ports.get(id.index())?.gids.get(index)
     }
 
-    /// Whether a GID is in a port's table.
-    pub fn has_gid(&self, id: PortId, gid: Gid) -> bool {
-        self.ports.get(id.index()).is_some_and(|port| port.gids.contains(gid))
-    }
-
     /// Where a port's table holds a key of a partition; full membership goes first.
     pub fn find_partition(&self, id: PortId, pkey: Pkey) -> Option<Partition> {
         self.ports.get(id.index())?.partition(pkey)
@@ -250,10 +245,5 @@ impl Fabric {
             hca.unwedge(&mut self.outlet);
         }
         Ok(())
-    }
-
-    /// The node GUID of an adapter.
-    pub fn hca_guid(&self, id: HcaId) -> Option<u64> {
-        Some(self.hcas.get(id.0 as usize)?.guid)
     }
 }

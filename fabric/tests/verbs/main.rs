@@ -4,5 +4,6 @@ mod captures;
 mod datagram;
 mod hosts;
 mod management;
+mod model;
 mod multicast;
 mod queues;

@@ -65,6 +65,25 @@ fn arming_while_a_notification_is_under_way_loses_nothing() {
 }
 
 #[test]
+fn a_notification_under_way_stands_for_what_came_after_it() {
+    let (mut fabric, [a, b]) = hosts(CONFIG);
+    let ah = fabric.create_ah(a.port, &local(b.lid)).unwrap();
+    receive(&mut fabric, b.qp, 0..3);
+    for wr_id in 0..2 {
+        assert!(!fabric.req_notify(b.receive_cq));
+        send(&mut fabric, a.qp, wr_id, (ah, b.qpn), b"x").unwrap();
+        run(&mut fabric);
+        assert_eq!(payloads(&mut fabric, b.receive_cq).len(), 1);
+    }
+    assert!(fabric.poll_notification().is_some(), "of both packets");
+    assert_eq!(fabric.poll_notification(), None);
+    send(&mut fabric, a.qp, 2, (ah, b.qpn), b"x").unwrap();
+    run(&mut fabric);
+    assert_eq!(fabric.poll_notification(), None, "nobody armed it again");
+    assert_eq!(payloads(&mut fabric, b.receive_cq).len(), 1);
+}
+
+#[test]
 fn a_full_queue_reports_its_overrun_once_and_gives_packets_back() {
     let (mut fabric, [a, b]) = hosts(CONFIG);
     let ah = fabric.create_ah(a.port, &local(b.lid)).unwrap();

@@ -1,5 +1,5 @@
-//! Into a group: the SA is asked, the queue pair attached, the address handle made; and again when the
-//! subnet manager may have forgotten.
+//! Into a group: the SA is asked, the queue pair attached, the address handle made; and again when
+//! the subnet manager may have forgotten.
 
 use crate::action::{
     Action, GroupRecord, JoinRequest, Membership, OpId, SaError, SaRefusal, Target,
@@ -56,9 +56,6 @@ impl<B: PacketBuf> Interface<B> {
         let Some((place, state)) = self.waiting_group(op) else {
             return;
         };
-        if answer.is_err() {
-            self.counters.count(Counter::JoinsFailed);
-        }
         match state {
             GroupState::Joining(attempt) => match self.check_record(place, answer) {
                 Ok(record) => self.on_joined(now, place, record, attempt),
@@ -89,7 +86,7 @@ impl<B: PacketBuf> Interface<B> {
             | GroupState::LeaveWanted { .. }
             | GroupState::Leaving { .. }
             | GroupState::LeaveBackingOff { .. }
-            | GroupState::CancelWanted => self.counters.count(Counter::StaleAnswers),
+            | GroupState::CancelWanted { .. } => self.counters.count(Counter::StaleAnswers),
         }
     }
 
@@ -201,6 +198,7 @@ impl<B: PacketBuf> Interface<B> {
         if group.role != Role::Broadcast && !attempt.creates && means_absent(error) {
             return Renewal::Wanted(Try { creates: true, ..attempt });
         }
+        self.counters.count(Counter::JoinsFailed);
         self.notice_join_failing(place, error);
         let retry_at = now + back_off(attempt.attempt, self.seed.draw());
         Renewal::BackingOff { attempt: attempt.attempt.saturating_add(1), retry_at }
@@ -325,7 +323,7 @@ impl<B: PacketBuf> Interface<B> {
                 | GroupState::LeaveWanted { .. }
                 | GroupState::Leaving { .. }
                 | GroupState::LeaveBackingOff { .. }
-                | GroupState::CancelWanted => {}
+                | GroupState::CancelWanted { .. } => {}
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Out of a group, from whatever it is doing: the handle retired, the queue pair detached, the SA told.
+//! Out of a group, from whatever it is doing: the handle retired, the queue pair detached, the SA
+//! told.
 
 use crate::action::{OpId, SaError, Target};
 use crate::counters::{Counter, DropReason};
@@ -25,10 +26,12 @@ impl<B: PacketBuf> Interface<B> {
         }
         let unattached = Left { attached: None, then };
         match group.state {
-            GroupState::Joining(_) | GroupState::JoinAbandoned(_) | GroupState::Leaving { .. }
-                if forgets =>
-            {
-                self.enter_group(place, GroupState::CancelWanted);
+            GroupState::Joining(_) | GroupState::Leaving { .. } if forgets => {
+                self.enter_group(place, GroupState::CancelWanted { attached: None });
+            }
+            GroupState::JoinAbandoned(left) if forgets => {
+                let attached = left.attached;
+                self.enter_group(place, GroupState::CancelWanted { attached });
             }
             GroupState::Joining(_) => {
                 self.enter_group(place, GroupState::JoinAbandoned(unattached));
@@ -54,13 +57,16 @@ impl<B: PacketBuf> Interface<B> {
                 self.retire_handle(handle);
                 let left = left_of(&joined, is_attached, then);
                 match renewal {
-                    Renewal::Joining(_) if !forgets => {
+                    Renewal::Joining(_) if forgets => {
+                        let attached = left.attached;
+                        self.enter_group(place, GroupState::CancelWanted { attached });
+                    }
+                    Renewal::Joining(_) => {
                         self.enter_group(place, GroupState::JoinAbandoned(left));
                     }
-                    Renewal::Current
-                    | Renewal::Wanted(_)
-                    | Renewal::Joining(_)
-                    | Renewal::BackingOff { .. } => self.detach_or_leave(place, left, sink),
+                    Renewal::Current | Renewal::Wanted(_) | Renewal::BackingOff { .. } => {
+                        self.detach_or_leave(place, left, sink);
+                    }
                 }
             }
             GroupState::AttachAbandoned(left) => {
@@ -74,7 +80,7 @@ impl<B: PacketBuf> Interface<B> {
             }
             GroupState::JoinAbandoned(_)
             | GroupState::Leaving { .. }
-            | GroupState::CancelWanted => {}
+            | GroupState::CancelWanted { .. } => {}
         }
     }
 

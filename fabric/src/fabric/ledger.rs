@@ -1,0 +1,27 @@
+//! Who holds packets.
+
+use super::Fabric;
+use crate::cq::Outcome;
+
+impl Fabric {
+    /// The packets that the fabric holds: sends that were posted and did not leave, copies that
+    /// were not polled, and what was received and not polled. With those of its users that is
+    /// [`crate::packet::Pool::outstanding`].
+    pub fn packets_held(&self) -> usize {
+        let hcas = self.hcas.iter().map(|hca| {
+            let sends: usize = hca.qps.iter().map(|qp| qp.sends.len()).sum();
+            let is_packet = |outcome: &Outcome| match outcome {
+                Outcome::Received(_) => true,
+                Outcome::Sent | Outcome::SendFailed(_) | Outcome::ReceiveFailed(_) => false,
+            };
+            let received = hca
+                .cqs
+                .iter()
+                .flat_map(|cq| &cq.queue)
+                .filter(|completion| is_packet(&completion.outcome))
+                .count();
+            sends + received
+        });
+        hcas.sum::<usize>() + self.ready.len()
+    }
+}

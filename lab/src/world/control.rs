@@ -1,0 +1,193 @@
+//! What a scenario does to a lab: as an administrator of a host, and as the subnet manager's.
+
+use std::net::IpAddr;
+
+use fabric::Fabric;
+use fabric::hca::HcaConfig;
+use fabric::mad::Status;
+use fabric::port::PortId;
+use fabric::sm::{Fault, FaultExtent, SmConfig, SmError, SmLimits};
+use fabric::subnet::Subnet;
+use ipoib_rs::ib::Pkey;
+use ipoib_rs::wire::{BroadcastGroup, Scope};
+
+use super::host::{HostId, LabHost};
+use super::{World, interface_error};
+use crate::error::Error;
+use crate::namespace::Namespace;
+use crate::tools;
+
+/// Plugs an adapter with one port into the fabric.
+pub(super) fn plug_in(fabric: &mut Fabric, guid: u64) -> Result<PortId, Error> {
+    let hca = fabric.add_hca(&HcaConfig::with_guid(guid)).map_err(interface_error("adapter"))?;
+    let port = fabric.hca_ports(hca).next();
+    port.ok_or_else(|| Error::Interface("an adapter without a port".to_owned()))
+}
+
+/// Configures the broadcast group of a partition, as OpenSM does where IPoIB is wanted.
+pub(super) fn configure_broadcast(subnet: &mut Subnet, pkey: Pkey) -> Result<(), Error> {
+    let mgid = BroadcastGroup::new(Scope::LINK_LOCAL, pkey).mgid();
+    let parameters = SmConfig::new(SmLimits::DEFAULT).group;
+    match subnet.manager_mut().create_group(mgid, pkey, parameters) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(interface_error("broadcast group")(error)),
+    }
+}
+
+impl World<'_> {
+    pub(super) fn host(&self, id: HostId) -> Result<&LabHost, Error> {
+        let host = self.hosts.get(id.index());
+        host.ok_or_else(|| Error::Interface(format!("there is no {id}")))
+    }
+
+    fn host_mut(&mut self, id: HostId) -> Result<&mut LabHost, Error> {
+        let host = self.hosts.get_mut(id.index());
+        host.ok_or_else(|| Error::Interface(format!("there is no {id}")))
+    }
+
+    /// A host's namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`] if there is no such host.
+    pub(crate) fn namespace(&self, host: HostId) -> Result<&Namespace, Error> {
+        Ok(self.host(host)?.namespace())
+    }
+
+    /// Runs ip(8) in a host's namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Program`] with its message.
+    pub(crate) fn ip(&self, host: HostId, arguments: &[&str]) -> Result<(), Error> {
+        self.host(host)?.namespace().ip(arguments)
+    }
+
+    /// What ip(8) shows of a host's interface, on one line.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Program`] with its message.
+    pub(crate) fn show_link(&self, host: HostId, interface: &str) -> Result<String, Error> {
+        let name = self.host(host)?.namespace().name();
+        tools::read(tools::IP, &["-n", name, "-o", "link", "show", interface])
+    }
+
+    /// Gives an interface one more address.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Program`] with the message of ip(8).
+    pub(crate) fn add_address(
+        &mut self,
+        host: HostId,
+        interface: &str,
+        address: IpAddr,
+    ) -> Result<(), Error> {
+        self.host_mut(host)?.add_address(interface, address)
+    }
+
+    /// Gives a host an interface in a partition of its port: `ib0.8002` for P_Key 0x8002.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`], [`Error::System`], [`Error::Program`].
+    pub(crate) fn add_child(&mut self, id: HostId, pkey: Pkey) -> Result<(), Error> {
+        let Self { hosts, fabric, .. } = self;
+        let host = hosts.get_mut(id.index());
+        let host = host.ok_or_else(|| Error::Interface(format!("there is no {id}")))?;
+        let name = format!("ib0.{:04x}", pkey.value());
+        let addresses = [id.child_ipv4().into(), id.child_ipv6().into()];
+        host.add_interface(fabric, &name, Some(pkey), addresses)?;
+        self.settle()
+    }
+
+    /// Connects a host's port to the switch or pulls the cable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`].
+    pub(crate) fn set_cable(&mut self, host: HostId, is_connected: bool) -> Result<(), Error> {
+        let port = self.host(host)?.port();
+        let result = if is_connected {
+            self.subnet.link_up(&mut self.fabric, port)
+        } else {
+            self.subnet.link_down(&mut self.fabric, port)
+        };
+        result.map_err(interface_error("link"))?;
+        self.settle()
+    }
+
+    /// Another subnet manager takes over that knows the configuration and no members.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::set_cable`].
+    pub(crate) fn restart_sm(&mut self) -> Result<(), Error> {
+        self.manage(|manager| {
+            manager.restart();
+            Ok(())
+        })
+    }
+
+    /// Gives a host's port another LID.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`] with the manager's refusal.
+    pub(crate) fn move_lid(&mut self, host: HostId) -> Result<(), Error> {
+        let port = self.host(host)?.port();
+        self.manage(|manager| manager.move_lid(port).map(drop))
+    }
+
+    /// Makes a partition and its broadcast group.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`] with the manager's refusal.
+    pub(crate) fn add_partition(&mut self, pkey: Pkey) -> Result<(), Error> {
+        self.manage(|manager| manager.add_partition(pkey))?;
+        configure_broadcast(&mut self.subnet, pkey)
+    }
+
+    /// Lets a host's port into a partition.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`] with the manager's refusal.
+    pub(crate) fn grant_pkey(&mut self, host: HostId, pkey: Pkey) -> Result<(), Error> {
+        let port = self.host(host)?.port();
+        self.manage(|manager| manager.grant_pkey(port, pkey))
+    }
+
+    /// Takes a host's port out of a partition.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`] with the manager's refusal.
+    pub(crate) fn revoke_pkey(&mut self, host: HostId, pkey: Pkey) -> Result<(), Error> {
+        let port = self.host(host)?.port();
+        self.manage(|manager| manager.revoke_pkey(port, pkey))
+    }
+
+    /// Lets the subnet administrator answer the next requests with BUSY.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::set_cable`].
+    pub(crate) fn make_sa_busy(&mut self, requests: u32) -> Result<(), Error> {
+        self.manage(|manager| {
+            manager.set_fault(Fault::Status(Status::BUSY), FaultExtent::Next(requests));
+            Ok(())
+        })
+    }
+
+    fn manage(
+        &mut self,
+        change: impl FnOnce(&mut fabric::sm::SubnetManager<PortId>) -> Result<(), SmError>,
+    ) -> Result<(), Error> {
+        change(self.subnet.manager_mut()).map_err(interface_error("subnet manager"))?;
+        self.subnet.poll(&mut self.fabric);
+        self.settle()
+    }
+}

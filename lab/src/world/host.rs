@@ -1,0 +1,416 @@
+//! A host of the lab: a namespace, a port of the fabric, and interfaces that connect the two.
+
+mod interface;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fabric::Fabric;
+use fabric::node::{
+    Delivered, HostEvent, InterfaceConfig, InterfaceId, Node, NodeConfig, NodeEvent, TooBig,
+};
+use fabric::port::PortId;
+use ipoib_rs::event::{Event, Notice};
+use ipoib_rs::ib::Pkey;
+use ipoib_rs::interface::PortEvent;
+use ipoib_rs::limits::Limits;
+use ipoib_rs::time::Instant;
+use ipoib_rs::wire::Scope;
+use sim::host::Subnet;
+
+use super::{control, interface_error};
+use crate::capture::Capture;
+use crate::error::Error;
+use crate::memberships::Memberships;
+use crate::namespace::Namespace;
+use crate::tun::Tun;
+
+pub(super) use interface::LabInterface;
+
+/// Node GUIDs of hosts; ports have the GUIDs that follow.
+const HOST_GUID: u64 = 0x0002_C903_0000_1000;
+const IPV4_PREFIX_BITS: u8 = 24;
+const IPV6_PREFIX_BITS: u8 = 64;
+/// Lines of the log that are kept.
+const NOTICES_MAX: usize = 32;
+
+/// A host, by its letter.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct HostId(u8);
+
+impl HostId {
+    /// The first host.
+    pub(crate) const A: Self = Self(0);
+    /// The second host.
+    pub(crate) const B: Self = Self(1);
+    /// The hosts of a scenario.
+    pub(crate) const BOTH: [Self; 2] = [Self::A, Self::B];
+
+    /// The first `count` hosts.
+    pub(super) fn first(count: u8) -> impl Iterator<Item = Self> {
+        (0..count).map(Self)
+    }
+
+    /// Its place in the list of hosts.
+    pub(super) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The name of its namespace.
+    pub(super) fn namespace(self, prefix: &str) -> String {
+        format!("{prefix}{}", char::from(b'a' + self.0))
+    }
+
+    /// The address of its first interface.
+    pub(crate) fn ipv4(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, 0, self.0 + 1)
+    }
+
+    /// The address of its first interface.
+    pub(crate) fn ipv6(self) -> Ipv6Addr {
+        Ipv6Addr::new(0xFD00, 0x77, 0, 0, 0, 0, 0, u16::from(self.0) + 1)
+    }
+
+    /// The address of its child interface.
+    pub(crate) fn child_ipv4(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, 1, self.0 + 1)
+    }
+
+    /// The address of its child interface.
+    pub(crate) fn child_ipv6(self) -> Ipv6Addr {
+        Ipv6Addr::new(0xFD00, 0x77, 1, 0, 0, 0, 0, u16::from(self.0) + 1)
+    }
+
+    /// The link-local address of each of its interfaces.
+    pub(crate) fn link_local(self) -> Ipv6Addr {
+        Ipv6Addr::new(0xFE80, 0, 0, 0, 0, 0, 0, u16::from(self.0) + 1)
+    }
+}
+
+impl fmt::Display for HostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "host {}", char::from(b'a' + self.0))
+    }
+}
+
+/// A host.
+#[derive(Debug)]
+pub(super) struct LabHost {
+    id: HostId,
+    port: PortId,
+    node: Node,
+    interfaces: Vec<LabInterface>,
+    memberships: Memberships,
+    capture: Option<Capture>,
+    /// Whether the adapter or the core may have something to do.
+    needs_run: bool,
+    notices: Vec<String>,
+    // Last: devices go before their namespace.
+    namespace: Namespace,
+}
+
+impl LabHost {
+    /// A host with one interface, `ib0`, up and with addresses. Its port has no link yet.
+    pub(super) fn new(
+        fabric: &mut Fabric,
+        id: HostId,
+        namespace: Namespace,
+        capture: Option<Capture>,
+    ) -> Result<Self, Error> {
+        // Far enough apart for the GUIDs of ports in between.
+        let port = control::plug_in(fabric, HOST_GUID + 0x10 * u64::from(id.0))?;
+        let config = NodeConfig::with_context(u64::from(id.0));
+        let node = Node::new(fabric, port, &config).map_err(interface_error("port"))?;
+        let mut host = Self {
+            id,
+            port,
+            node,
+            interfaces: Vec::new(),
+            memberships: Memberships::open(&namespace)?,
+            capture,
+            needs_run: false,
+            notices: Vec::new(),
+            namespace,
+        };
+        let addresses = [id.ipv4().into(), id.ipv6().into()];
+        host.add_interface(fabric, "ib0", None, addresses)?;
+        Ok(host)
+    }
+
+    /// Adds the interface of the port (`None`) or of a partition.
+    pub(super) fn add_interface(
+        &mut self,
+        fabric: &mut Fabric,
+        name: &str,
+        pkey: Option<Pkey>,
+        addresses: [IpAddr; 2],
+    ) -> Result<(), Error> {
+        let config = InterfaceConfig {
+            pkey,
+            scope: Scope::LINK_LOCAL,
+            seed: u64::from(self.id.0) << 32 | self.interfaces.len() as u64,
+            limits: Limits::DEFAULT,
+        };
+        let id = self.node.add_interface(fabric, &config).map_err(interface_error("interface"))?;
+        let tun = self.namespace.within(|| Tun::create(name))??;
+        if let Some(core) = self.node.interface(id) {
+            tun.set_mtu(core.mtu())?;
+        }
+        self.interfaces.push(LabInterface::new(id, name.to_owned(), tun));
+        let link_local = self.id.link_local().into();
+        for address in addresses.into_iter().chain([link_local]) {
+            self.add_address(name, address)?;
+        }
+        let up = ["link", "set", name, "txqueuelen", "1000", "up"];
+        self.namespace.ip(&up)
+    }
+
+    /// Gives an interface an address: the kernel, and the lab that answers for it.
+    pub(super) fn add_address(&mut self, name: &str, address: IpAddr) -> Result<(), Error> {
+        let prefix_bits = match address {
+            IpAddr::V4(_) => IPV4_PREFIX_BITS,
+            IpAddr::V6(_) => IPV6_PREFIX_BITS,
+        };
+        let unusable = || Error::Interface(format!("{address} is no address of a host"));
+        let subnet = Subnet::new(address, prefix_bits).ok_or_else(unusable)?;
+        self.namespace.add_address(name, address, prefix_bits)?;
+        let interface = self.interfaces.iter_mut().find(|other| other.name == name);
+        if let Some(interface) = interface {
+            interface.add_address(subnet);
+        }
+        Ok(())
+    }
+
+    pub(super) fn id(&self) -> HostId {
+        self.id
+    }
+
+    pub(super) fn port(&self) -> PortId {
+        self.port
+    }
+
+    pub(super) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    pub(super) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    pub(super) fn interfaces(&self) -> &[LabInterface] {
+        &self.interfaces
+    }
+
+    pub(super) fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    pub(super) fn capture(&mut self) -> Option<&mut Capture> {
+        self.capture.as_mut()
+    }
+
+    /// The devices that packets may be read from now.
+    pub(super) fn readable_devices(&self) -> impl Iterator<Item = &Tun> {
+        let readable = |interface: &&LabInterface| interface.can_send();
+        let interfaces = self.interfaces.iter().filter(readable);
+        interfaces.map(|interface| &interface.tun)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let stacks = self.interfaces.iter();
+        let deadlines = stacks.filter_map(|interface| interface.stack.poll_timeout());
+        deadlines.chain(self.node.poll_timeout()).min()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant, fabric: &mut Fabric) {
+        if self.node.poll_timeout().is_some_and(|at| at <= now) {
+            self.node.handle_timeout(now, fabric);
+            self.needs_run = true;
+        }
+        for interface in &mut self.interfaces {
+            interface.stack.handle_timeout(now, fabric.pool_mut());
+        }
+    }
+
+    /// Looks at what the kernel does not tell: administrative state and groups.
+    pub(super) fn watch(&mut self, now: Instant, fabric: &mut Fabric) -> Result<(), Error> {
+        for interface in &mut self.interfaces {
+            if interface.is_detached {
+                continue;
+            }
+            let is_up = interface.tun.is_admin_up()?;
+            match (interface.is_admin_up, is_up) {
+                (false, true) => self.node.handle_admin_up(now, fabric, interface.id),
+                (true, false) => self.node.handle_admin_down(now, fabric, interface.id),
+                (true, true) | (false, false) => {}
+            }
+            interface.is_admin_up = is_up;
+            let groups = self.memberships.read(&interface.name)?;
+            interface.stack.set_groups(groups);
+            interface.feed_groups(now, fabric, &mut self.node);
+        }
+        self.needs_run = true;
+        Ok(())
+    }
+
+    /// The adapter has something: [`Self::run`] looks.
+    pub(super) fn handle_notification(&mut self) {
+        self.needs_run = true;
+    }
+
+    pub(super) fn handle_port_event(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric,
+        event: PortEvent,
+    ) {
+        self.node.handle_port_event(now, fabric, event);
+        self.needs_run = true;
+    }
+
+    /// Reads a batch of packets from every device. Whether there was any.
+    pub(super) fn read_devices(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric,
+    ) -> Result<bool, Error> {
+        let mut any = false;
+        for interface in &mut self.interfaces {
+            any |= interface.read_device(now, fabric)?;
+        }
+        Ok(any)
+    }
+
+    /// Moves what is in the node and in the stacks. Whether there was anything.
+    pub(super) fn run(&mut self, now: Instant, fabric: &mut Fabric) -> Result<bool, Error> {
+        let mut any = std::mem::take(&mut self.needs_run);
+        if any {
+            self.node.run(now, fabric);
+        }
+        while let Some(NodeEvent { interface, event }) = self.node.poll_event() {
+            any = true;
+            self.handle_event(now, fabric, interface, event)?;
+        }
+        while let Some(delivered) = self.node.poll_delivered() {
+            any = true;
+            self.receive(now, fabric, delivered);
+        }
+        while let Some(too_big) = self.node.poll_too_big() {
+            any = true;
+            self.report_too_big(fabric, too_big);
+        }
+        let mut has_sent = false;
+        for interface in &mut self.interfaces {
+            has_sent |= interface.send(now, fabric, &mut self.node);
+            any |= interface.deliver(fabric);
+        }
+        if has_sent || any {
+            // Sending and events leave actions behind.
+            self.node.run(now, fabric);
+        }
+        Ok(any || has_sent)
+    }
+
+    /// Asks every interface to give everything back.
+    pub(super) fn detach(&mut self, now: Instant, fabric: &mut Fabric) {
+        for interface in &mut self.interfaces {
+            interface.stack.clear(fabric.pool_mut());
+            interface.drop_refused(fabric);
+            self.node.handle_detach(now, fabric, interface.id);
+        }
+        self.needs_run = true;
+    }
+
+    pub(super) fn is_detached(&self) -> bool {
+        self.interfaces.iter().all(|interface| interface.is_detached)
+    }
+
+    /// Closes the port and the capture.
+    pub(super) fn close(mut self, fabric: &mut Fabric) -> Result<(), Error> {
+        for interface in &mut self.interfaces {
+            interface.stack.clear(fabric.pool_mut());
+            interface.drop_refused(fabric);
+        }
+        self.node.close(fabric);
+        self.capture.map_or(Ok(()), Capture::finish)
+    }
+
+    fn interface_mut(&mut self, id: InterfaceId) -> Option<&mut LabInterface> {
+        self.interfaces.iter_mut().find(|other| other.id == id)
+    }
+
+    fn receive(&mut self, now: Instant, fabric: &mut Fabric, delivered: Delivered) {
+        let Delivered { interface, packet, delivery } = delivered;
+        let pool = fabric.pool_mut();
+        match self.interface_mut(interface) {
+            Some(interface) => interface.stack.receive(now, packet, delivery, pool),
+            None => pool.free(packet),
+        }
+    }
+
+    fn report_too_big(&mut self, fabric: &mut Fabric, too_big: TooBig) {
+        let TooBig { interface, packet, mtu } = too_big;
+        let pool = fabric.pool_mut();
+        match self.interface_mut(interface) {
+            Some(interface) => interface.stack.handle_too_big(packet, mtu, pool),
+            None => pool.free(packet),
+        }
+    }
+
+    fn handle_event(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric,
+        id: InterfaceId,
+        event: HostEvent,
+    ) -> Result<(), Error> {
+        let Self { node, interfaces, .. } = self;
+        let Some(interface) = interfaces.iter_mut().find(|other| other.id == id) else {
+            return Ok(());
+        };
+        let event = match event {
+            HostEvent::SendQueueWoken => {
+                interface.handle_wake();
+                return Ok(());
+            }
+            HostEvent::State(event) => event,
+        };
+        match event {
+            Event::LinkUp => {
+                interface.set_link(now, fabric, node);
+                interface.tun.set_carrier(true)?;
+                interface.stack.announce(fabric.pool_mut());
+            }
+            Event::LinkDown => interface.tun.set_carrier(false)?,
+            Event::MtuChanged(mtu) => interface.tun.set_mtu(mtu)?,
+            Event::AddressChanged(_) | Event::BroadcastChanged(_) => {
+                interface.set_link(now, fabric, node);
+            }
+            Event::AnnounceAddress => interface.stack.announce(fabric.pool_mut()),
+            Event::Detached => interface.is_detached = true,
+            Event::Notice(notice) => {
+                let line = format!("{}: {}", interface.name, describe(&notice));
+                self.note(line);
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, line: String) {
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push(line);
+        }
+    }
+}
+
+fn describe(notice: &Notice) -> String {
+    match notice {
+        Notice::BroadcastUnusable(mgid) => format!("broadcast group {mgid} cannot be used"),
+        Notice::DrainForced => "completions did not come; the queue pair was reset".to_owned(),
+        Notice::JoinFailing(mgid, error) => format!("cannot join {mgid} ({error:?}), retrying"),
+        Notice::JoinRecovered(mgid) => format!("joined {mgid} after all"),
+        Notice::PathFailing(address, error) => format!("no path to {address} ({error:?})"),
+        Notice::ResetFailed => "the adapter does not reset the queue pair".to_owned(),
+        Notice::TooBig(address, mtu) => format!("packets to {address} exceed its MTU of {mtu}"),
+    }
+}

@@ -1,0 +1,199 @@
+//! An interface of a host: TUN device above, address resolution between, the core below.
+
+use fabric::Fabric;
+use fabric::node::{InterfaceId, Node};
+use fabric::packet::SMALL_BYTES_MAX;
+use ipoib_rs::interface::RingFull;
+use ipoib_rs::time::Instant;
+use ipoib_rs::wire::LinkAddress;
+use sim::host::{Frame, Host, HostConfig, HostLimits, Subnet};
+use zerocopy::IntoBytes;
+
+use crate::error::Error;
+use crate::tun::Tun;
+
+/// Packets that are read from a device before others get their turn.
+const BATCH_LEN: usize = 64;
+/// Room for the longest packet of datagram mode; the device's MTU is what the core says.
+const READ_BYTES_MAX: usize = SMALL_BYTES_MAX;
+
+/// An interface.
+#[derive(Debug)]
+pub(crate) struct LabInterface {
+    pub(super) id: InterfaceId,
+    pub(super) name: String,
+    pub(super) tun: Tun,
+    /// Address resolution.
+    pub(super) stack: Host,
+    pub(super) is_admin_up: bool,
+    pub(super) is_detached: bool,
+    sending: Sending,
+    /// The groups that the core was told of.
+    groups: Vec<LinkAddress>,
+}
+
+/// Whether the core takes packets.
+#[derive(Debug)]
+enum Sending {
+    Open,
+    /// The send ring is full; this packet was refused and is the next.
+    Blocked(Frame),
+    /// There is room again.
+    Reopened(Frame),
+}
+
+impl LabInterface {
+    /// An interface without addresses.
+    pub(super) fn new(id: InterfaceId, name: String, tun: Tun) -> Self {
+        let stack = Host::new(HostConfig {
+            addresses: Vec::new(),
+            answers_echo: false,
+            limits: HostLimits::DEFAULT,
+        });
+        Self {
+            id,
+            name,
+            tun,
+            stack,
+            is_admin_up: false,
+            is_detached: false,
+            sending: Sending::Open,
+            groups: Vec::new(),
+        }
+    }
+
+    pub(in crate::world) fn id(&self) -> InterfaceId {
+        self.id
+    }
+
+    pub(in crate::world) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(in crate::world) fn stack(&self) -> &Host {
+        &self.stack
+    }
+
+    pub(super) fn add_address(&mut self, subnet: Subnet) {
+        let mut addresses = self.stack.addresses().to_vec();
+        addresses.push(subnet);
+        self.stack.set_addresses(addresses);
+    }
+
+    /// Tells the stack above which address the core has now.
+    pub(super) fn set_link(&mut self, now: Instant, fabric: &mut Fabric, node: &mut Node) {
+        let Some(interface) = node.interface(self.id) else {
+            return;
+        };
+        if let Some(broadcast) = interface.broadcast() {
+            // It was made from a P_Key and a scope by the core itself.
+            let _ = self.stack.set_link(interface.address(), broadcast);
+        }
+        self.feed_groups(now, fabric, node);
+    }
+
+    /// Tells the core which groups are wanted, if they are others than before.
+    pub(super) fn feed_groups(&mut self, now: Instant, fabric: &mut Fabric, node: &mut Node) {
+        let groups = self.stack.joined_groups();
+        if groups != self.groups {
+            let list = groups.iter().map(|address| address.as_bytes());
+            node.handle_multicast_list(now, fabric, self.id, list);
+            self.groups = groups;
+        }
+    }
+
+    /// Whether packets may be read from the device.
+    pub(super) fn can_send(&self) -> bool {
+        match self.sending {
+            Sending::Open => true,
+            Sending::Blocked(_) | Sending::Reopened(_) => false,
+        }
+    }
+
+    /// The send ring has room again.
+    pub(super) fn handle_wake(&mut self) {
+        self.sending = match std::mem::replace(&mut self.sending, Sending::Open) {
+            Sending::Blocked(frame) => Sending::Reopened(frame),
+            other @ (Sending::Open | Sending::Reopened(_)) => other,
+        };
+    }
+
+    /// Reads a batch of packets from the device. Whether there was any.
+    pub(super) fn read_device(&mut self, now: Instant, fabric: &mut Fabric) -> Result<bool, Error> {
+        for count in 0..BATCH_LEN {
+            if !self.can_send() {
+                return Ok(count > 0);
+            }
+            // Without a buffer packets wait in the device.
+            let Some(mut packet) = fabric.allocate(READ_BYTES_MAX) else {
+                return Ok(count > 0);
+            };
+            match self.tun.read(packet.bytes_mut()) {
+                Ok(Some(length)) => {
+                    packet.set_len(length);
+                    self.stack.send_ip(now, packet, fabric.pool_mut());
+                }
+                Ok(None) => {
+                    fabric.pool_mut().free(packet);
+                    return Ok(count > 0);
+                }
+                Err(source) => {
+                    fabric.pool_mut().free(packet);
+                    return Err(Error::system(format!("reading {}", self.name), source));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives the core what the stack wants to send. Whether there was anything.
+    pub(super) fn send(&mut self, now: Instant, fabric: &mut Fabric, node: &mut Node) -> bool {
+        let mut any = false;
+        loop {
+            let frame = match std::mem::replace(&mut self.sending, Sending::Open) {
+                Sending::Open => match self.stack.poll_transmit() {
+                    Some(frame) => frame,
+                    None => return any,
+                },
+                Sending::Reopened(frame) => frame,
+                blocked @ Sending::Blocked(_) => {
+                    self.sending = blocked;
+                    return any;
+                }
+            };
+            any = true;
+            let Frame { to, protocol, packet } = frame;
+            let result = node.handle_transmit(now, fabric, self.id, &to, protocol, packet);
+            if let Err(RingFull(packet)) = result {
+                self.sending = Sending::Blocked(Frame { to, protocol, packet });
+            }
+        }
+    }
+
+    /// Gives the kernel what the stack received, and frees what it dropped. Whether there was
+    /// anything.
+    pub(super) fn deliver(&mut self, fabric: &mut Fabric) -> bool {
+        let mut any = false;
+        while let Some(packet) = self.stack.poll_deliver() {
+            any = true;
+            // The kernel counts what it does not take.
+            self.tun.write(packet.bytes());
+            fabric.pool_mut().free(packet);
+        }
+        while let Some((packet, _)) = self.stack.poll_drop() {
+            any = true;
+            fabric.pool_mut().free(packet);
+        }
+        any
+    }
+
+    /// Ends the packet that the core refused.
+    pub(super) fn drop_refused(&mut self, fabric: &mut Fabric) {
+        match std::mem::replace(&mut self.sending, Sending::Open) {
+            Sending::Open => {}
+            Sending::Blocked(frame) | Sending::Reopened(frame) => {
+                fabric.pool_mut().free(frame.packet);
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What a lab shows of itself.
+
+use std::fmt::Write;
+
+use ipoib_rs::interface::Interface;
+
+use fabric::packet::Packet;
+use fabric::sm::GroupView;
+
+use super::World;
+use super::host::{HostId, LabHost, LabInterface};
+use crate::error::Error;
+use crate::table::Table;
+
+const INDENT: usize = 6;
+const COUNTERS_PER_LINE: usize = 4;
+
+impl World<'_> {
+    /// Whether every interface has a carrier.
+    pub(crate) fn are_links_up(&self) -> bool {
+        self.hosts.iter().all(|host| {
+            let interfaces = host.node().interfaces();
+            interfaces.fold(true, |all, (_, interface)| all && interface.is_link_up())
+        })
+    }
+
+    /// The state of a host's first interface.
+    pub(crate) fn state_of(&self, host: HostId) -> &'static str {
+        self.first_interface(host).map_or("missing", Interface::state_name)
+    }
+
+    /// The groups of a host's first interface.
+    pub(crate) fn group_count(&self, host: HostId) -> usize {
+        self.first_interface(host).map_or(0, |interface| interface.groups().count())
+    }
+
+    /// The groups of a host's first interface that are joined.
+    pub(crate) fn joined_count(&self, host: HostId) -> usize {
+        let interface = self.first_interface(host);
+        interface.map_or(0, |interface| {
+            interface.groups().filter(|group| group.state == "joined").count()
+        })
+    }
+
+    /// The groups that the subnet manager has a host's port in.
+    pub(crate) fn membership_count(&self, host: HostId) -> usize {
+        let Ok(host) = self.host(host) else { return 0 };
+        let manager = self.subnet.manager();
+        let is_member = |group: &GroupView| {
+            let mut members = manager.members(group.record.mgid);
+            members.any(|(port, _)| port == host.port())
+        };
+        manager.groups().filter(is_member).count()
+    }
+
+    /// The LID of a host's port, for people.
+    pub(crate) fn lid_of(&self, host: HostId) -> String {
+        self.host(host).map_or_else(|_| "none".to_owned(), |host| self.port_lid(host))
+    }
+
+    /// Datagrams that were larger than the fabric's MTU.
+    pub(crate) fn oversize_count(&self) -> u64 {
+        self.fabric.violations().oversize_ud
+    }
+
+    /// Every namespace with the addresses of its first interface.
+    pub(crate) fn directory(&self) -> impl Iterator<Item = (&str, String)> {
+        self.hosts.iter().map(|host| {
+            let id = host.id();
+            let addresses = format!("{} {} {}%ib0", id.ipv4(), id.ipv6(), id.link_local());
+            (host.namespace().name(), addresses)
+        })
+    }
+
+    /// The name of the first namespace and the address of its peer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`] if there is none.
+    pub(crate) fn first_pair(&self) -> Result<(&str, String), Error> {
+        let first = self.host(HostId::A)?.namespace().name();
+        Ok((first, HostId::B.ipv4().to_string()))
+    }
+
+    /// Every interface with its neighbours, groups and counters.
+    pub(crate) fn tables(&self) -> String {
+        let mut text = String::new();
+        for host in &self.hosts {
+            for interface in host.interfaces() {
+                if let Some(core) = host.node().interface(interface.id()) {
+                    self.write_interface(&mut text, host, interface, core);
+                }
+            }
+            for notice in host.notices() {
+                push(&mut text, format_args!("   log: {notice}"));
+            }
+        }
+        let violations = self.fabric.violations();
+        push(
+            &mut text,
+            format_args!(
+                "fabric: {} datagrams above the MTU, {} sends without address handle",
+                violations.oversize_ud, violations.missing_handles
+            ),
+        );
+        text.truncate(text.trim_end().len());
+        text
+    }
+
+    fn write_interface(
+        &self,
+        text: &mut String,
+        host: &LabHost,
+        interface: &LabInterface,
+        core: &Interface<Packet>,
+    ) {
+        let name = host.namespace().name();
+        let carrier = if core.is_link_up() { "up" } else { "none" };
+        push(
+            text,
+            format_args!(
+                "{name} {}: state {}, carrier {carrier}, mtu {}, lid {}",
+                interface.name(),
+                core.state_name(),
+                core.mtu(),
+                self.port_lid(host)
+            ),
+        );
+        push(text, format_args!("   lladdr {}", core.address()));
+        let stack = interface.stack();
+        let addresses: Vec<String> = stack.addresses().iter().map(ToString::to_string).collect();
+        push(text, format_args!("   inet {}", addresses.join(" ")));
+        push_table(text, "neighbors", &neighbors(core));
+        push_table(text, "resolved addresses", &resolved(interface));
+        push_table(text, "groups", &groups(core));
+        push_counters(text, core, interface);
+    }
+
+    fn first_interface(&self, host: HostId) -> Option<&Interface<Packet>> {
+        let host = self.host(host).ok()?;
+        let interface = host.interfaces().first()?;
+        host.node().interface(interface.id())
+    }
+
+    fn port_lid(&self, host: &LabHost) -> String {
+        let status = self.fabric.query_port(host.port());
+        let lid = status.and_then(|status| status.lid);
+        lid.map_or_else(|| "none".to_owned(), |lid| lid.value().to_string())
+    }
+}
+
+fn neighbors(core: &Interface<Packet>) -> Table<7> {
+    let titles = ["address", "lid", "qpn", "state", "mtu", "queued", "sent"];
+    let mut table = Table::new(INDENT, titles);
+    for row in core.neighbors() {
+        table.push([
+            row.address.to_string(),
+            row.lid.map_or("-".to_owned(), |lid| lid.value().to_string()),
+            format!("{:#08x}", row.address.qpn().value()),
+            row.state.to_owned(),
+            row.mtu.to_string(),
+            row.queued.to_string(),
+            row.sent.to_string(),
+        ]);
+    }
+    table
+}
+
+fn resolved(interface: &LabInterface) -> Table<3> {
+    let mut table = Table::new(INDENT, ["ip", "state", "address"]);
+    for row in interface.stack().neighbors() {
+        table.push([
+            row.ip.to_string(),
+            row.state.to_owned(),
+            row.address.map_or("-".to_owned(), |address| address.to_string()),
+        ]);
+    }
+    table
+}
+
+fn groups(core: &Interface<Packet>) -> Table<5> {
+    let mut table = Table::new(INDENT, ["mgid", "mlid", "role", "state", "queued"]);
+    for row in core.groups() {
+        table.push([
+            row.mgid.to_string(),
+            row.mlid.map_or("-".to_owned(), |mlid| format!("{:#06x}", mlid.value())),
+            row.role.to_owned(),
+            row.state.to_owned(),
+            row.queued.to_string(),
+        ]);
+    }
+    table
+}
+
+fn push_table<const COLUMNS: usize>(text: &mut String, title: &str, table: &Table<COLUMNS>) {
+    if !table.is_empty() {
+        push(text, format_args!("   {title}"));
+        push(text, format_args!("{table}"));
+    }
+}
+
+/// Those that are not zero.
+fn push_counters(text: &mut String, core: &Interface<Packet>, interface: &LabInterface) {
+    let stack = interface.stack().counters();
+    let all = core.counters().iter().chain(stack.iter());
+    let counted: Vec<String> = all
+        .filter(|(_, value)| *value > 0)
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    push(text, format_args!("   counters"));
+    for line in counted.chunks(COUNTERS_PER_LINE) {
+        push(text, format_args!("{:INDENT$}{}", "", line.join(", ")));
+    }
+}
+
+fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{line}");
+}

@@ -1,0 +1,498 @@
+//! The world: adapters, a switch, a subnet manager, hosts, and a clock that jumps.
+//!
+//! A world is a function of its seed and rules. Events happen in the order of time, those of one
+//! time in the order in which they were arranged. After every event all checkers look at it.
+
+mod adapter;
+mod build;
+mod checker;
+mod disturb;
+mod faults;
+mod pings;
+mod stack;
+mod station;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fabric::cq::Notification;
+use fabric::packet::Packet;
+use fabric::port::PortId;
+use fabric::subnet::Subnet;
+use fabric::transit::Transit;
+use fabric::{AsyncEvent, Fabric};
+use ipoib_rs::action::Action;
+use ipoib_rs::event::Event;
+use ipoib_rs::interface::{Interface, PortEvent};
+use ipoib_rs::time::Instant;
+
+use crate::agenda::Agenda;
+use crate::random::Random;
+use crate::rules::Rules;
+use crate::swarm::Planted;
+use crate::trace::{Kind, Trace};
+use crate::verdict::{Failure, FailureKind};
+use checker::Checkers;
+use disturb::Recovery;
+use faults::{Faults, Flight};
+use pings::Pings;
+use station::{Ground, Site, Station};
+
+pub use build::WorldBuilder;
+pub use pings::{Lane, Version};
+
+/// Completions that a station takes in one go, at most.
+const REAP_MAX: u64 = 8;
+/// The context of notifications of a port's QP1: this plus the number of the site.
+const CONTEXT_SITES: u64 = 1 << 32;
+/// The context of notifications of the subnet manager's QP1.
+const CONTEXT_SUBNET: u64 = 1 << 33;
+/// How often a deadline may be reached without time going on.
+const TIMEOUTS_AT_ONCE_MAX: u32 = 1_000;
+
+/// A simulated world.
+#[derive(Debug)]
+pub struct World {
+    now: Instant,
+    agenda: Agenda<Item>,
+    fabric: Fabric,
+    subnet: Subnet,
+    sites: Vec<Site>,
+    stations: Vec<Station>,
+    rules: Rules,
+    faults: Faults,
+    random: Random,
+    /// Packets that a drought took out of the pool.
+    hoard: Vec<Packet>,
+    pings: Pings,
+    checkers: Checkers,
+    trace: Trace,
+    failure: Option<Failure>,
+    planted: Option<Planted>,
+    is_disturbed: bool,
+    /// Interfaces that are removed stay away.
+    is_closing: bool,
+    timeouts_at_once: u32,
+    /// Packets between two ports.
+    in_flight: usize,
+    /// The counters of every interface and host that was removed.
+    totals: Totals,
+}
+
+/// Sums of counters by their names.
+pub type Totals = BTreeMap<&'static str, u64>;
+
+/// Something that is going to happen.
+#[derive(Debug)]
+enum Item {
+    /// A packet arrives at its port.
+    Arrival(Transit),
+    /// A port event is told to an interface.
+    PortEvent(Visit, PortEvent),
+    /// Completions are taken from an adapter.
+    Reap(Visit),
+    /// An action is carried out.
+    Action(Visit, Action),
+    /// Hosts send something.
+    Traffic,
+    /// Something goes wrong.
+    Disturbance,
+    /// Something that went wrong is put right.
+    Recovery(Recovery),
+}
+
+/// A station, and which of its attachments is meant.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Visit {
+    station: usize,
+    epoch: u32,
+}
+
+impl World {
+    /// Time in this world.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// What went wrong, if something did.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// What happened so far.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Whether the interface of a station is attached and has a carrier.
+    pub fn is_link_up(&self, station: usize) -> bool {
+        self.interface(station).is_some_and(Interface::is_link_up)
+    }
+
+    /// A counter of the interface of a station, by its name; 0 if there is none.
+    pub fn counter(&self, station: usize, name: &str) -> u64 {
+        let interface = self.interface(station);
+        interface
+            .and_then(|interface| interface.counters().iter().find(|&(own, _)| own == name))
+            .map_or(0, |(_, value)| value)
+    }
+
+    /// The partition of the broadcast group of a station's interface.
+    pub fn partition(&self, station: usize) -> Option<u16> {
+        let broadcast = self.interface(station)?.broadcast()?;
+        let [_, _, _, _, high, low, ..] = broadcast.gid().0;
+        Some(u16::from_be_bytes([high, low]))
+    }
+
+    /// Whether the subnet manager knows every port as a member of every group that its interfaces
+    /// have joined.
+    pub fn is_registered(&self) -> bool {
+        let manager = self.subnet.manager();
+        self.stations.iter().all(|station| {
+            let port = self.sites[station.site].port;
+            let Some(attached) = &station.attached else {
+                return true;
+            };
+            let mut joined = attached.interface.groups().filter(|group| group.mlid.is_some());
+            joined.all(|group| manager.members(group.mgid).any(|(member, _)| member == port))
+        })
+    }
+
+    fn interface(&self, station: usize) -> Option<&Interface<Packet>> {
+        let attached = self.stations.get(station)?.attached.as_ref()?;
+        Some(&attached.interface)
+    }
+
+    /// The counters of every interface that was removed, and of its host at that time.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Lets everything happen that is due within `span`.
+    pub fn run_for(&mut self, span: Duration) {
+        let end = self.now + span;
+        self.settle();
+        while self.failure.is_none() && self.next_at().is_some_and(|at| at <= end) {
+            self.step();
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// Lets things happen until `is_done` or until `span` is over. Whether it is done.
+    pub fn run_until(&mut self, span: Duration, mut is_done: impl FnMut(&Self) -> bool) -> bool {
+        let end = self.now + span;
+        self.settle();
+        while self.failure.is_none() && !is_done(self) {
+            match self.next_at() {
+                Some(at) if at <= end => self.step(),
+                Some(_) | None => {
+                    self.now = end;
+                    return is_done(self);
+                }
+            }
+        }
+        self.failure.is_none()
+    }
+
+    /// When the next thing happens.
+    fn next_at(&self) -> Option<Instant> {
+        let deadlines = self.stations.iter().filter_map(Station::deadline);
+        deadlines.chain(self.agenda.next_at()).min()
+    }
+
+    /// Lets the next thing happen.
+    fn step(&mut self) {
+        let due = self
+            .stations
+            .iter()
+            .filter_map(|station| Some((station.deadline()?, station.index)))
+            .min();
+        let agenda_at = self.agenda.next_at();
+        match due {
+            Some((at, station)) if agenda_at.is_none_or(|agenda_at| at <= agenda_at) => {
+                self.advance(at);
+                self.time_out(station);
+            }
+            Some(_) | None => {
+                if let Some((at, item)) = self.agenda.pop() {
+                    self.advance(at);
+                    self.happen(item);
+                }
+            }
+        }
+        self.settle();
+        self.check();
+    }
+
+    fn advance(&mut self, at: Instant) {
+        if at > self.now {
+            self.timeouts_at_once = 0;
+        }
+        self.now = self.now.max(at);
+    }
+
+    fn time_out(&mut self, station: usize) {
+        self.trace.record(self.now, Kind::Timer, &[station as u64]);
+        self.timeouts_at_once += 1;
+        if self.timeouts_at_once > TIMEOUTS_AT_ONCE_MAX {
+            let what = format!("station {station}: a deadline is reached again and again");
+            self.fail(FailureKind::Safety, what);
+        }
+        self.with_station(station, |station, ground| station.handle_timeout(ground));
+    }
+
+    fn happen(&mut self, item: Item) {
+        match item {
+            Item::Arrival(transit) => self.arrive(transit),
+            Item::PortEvent(visit, event) => {
+                if self.is_current(visit) {
+                    self.with_station(visit.station, |station, ground| {
+                        station.handle_port_event(ground, event);
+                    });
+                }
+            }
+            Item::Reap(visit) => self.reap(visit),
+            Item::Action(visit, action) => {
+                if self.is_current(visit) {
+                    self.trace.record(self.now, Kind::Action, &[visit.station as u64]);
+                    self.trace.record_debug(&action);
+                    self.with_station(visit.station, |station, ground| {
+                        station.execute(ground, action);
+                    });
+                }
+            }
+            Item::Traffic => self.make_traffic(),
+            Item::Disturbance => self.make_disturbance(),
+            Item::Recovery(recovery) => self.recover(recovery),
+        }
+    }
+
+    fn is_current(&self, visit: Visit) -> bool {
+        self.stations[visit.station].epoch == visit.epoch
+    }
+
+    fn reap(&mut self, visit: Visit) {
+        if !self.is_current(visit) {
+            return;
+        }
+        let mut count = 1 + self.random.below(REAP_MAX) as usize;
+        if self.planted == Some(Planted::Whim) {
+            static CALLS: AtomicUsize = AtomicUsize::new(0);
+            count += CALLS.fetch_add(1, Ordering::Relaxed) % 3;
+        }
+        let has_more =
+            self.with_station(visit.station, |station, ground| station.reap(ground, count));
+        if has_more {
+            let delay = self.faults.action_delay();
+            self.agenda.add(self.now + delay, Item::Reap(visit));
+        }
+    }
+
+    fn arrive(&mut self, transit: Transit) {
+        self.in_flight -= 1;
+        let words = [
+            transit.destination().index() as u64,
+            transit.payload_len() as u64,
+            u64::from(transit.header().psn.value()),
+        ];
+        self.trace.record(self.now, Kind::Arrival, &words);
+        self.checkers.before_arrival(&self.fabric, &transit);
+        self.fabric.deliver(transit);
+        if let Err(what) = self.checkers.after_arrival(&self.fabric) {
+            self.fail(FailureKind::Safety, what);
+        }
+    }
+
+    /// Lets everything happen that follows at once: notifications, events, what hosts send.
+    fn settle(&mut self) {
+        loop {
+            self.subnet.poll(&mut self.fabric);
+            let mut is_busy = self.take_notifications();
+            is_busy |= self.take_port_events();
+            for station in 0..self.stations.len() {
+                is_busy |= self.drain(station);
+            }
+            is_busy |= self.take_off();
+            if !is_busy {
+                return;
+            }
+        }
+    }
+
+    fn take_notifications(&mut self) -> bool {
+        let mut is_busy = false;
+        while let Some(Notification { context, .. }) = self.fabric.poll_notification() {
+            is_busy = true;
+            if context >= CONTEXT_SUBNET {
+                self.subnet.poll(&mut self.fabric);
+            } else if context >= CONTEXT_SITES {
+                self.receive_mads((context - CONTEXT_SITES) as usize);
+            } else {
+                let station = context as usize;
+                let visit = self.visit(station);
+                let delay = self.faults.action_delay();
+                self.agenda.add(self.now + delay, Item::Reap(visit));
+            }
+        }
+        is_busy
+    }
+
+    fn receive_mads(&mut self, site: usize) {
+        self.sites[site].gsi.poll(&mut self.fabric);
+        for station in 0..self.stations.len() {
+            if self.stations[station].site == site {
+                self.with_station(station, |station, ground| station.receive_mads(ground));
+            }
+        }
+    }
+
+    fn take_port_events(&mut self) -> bool {
+        let mut is_busy = false;
+        while let Some(event) = self.fabric.poll_event() {
+            is_busy = true;
+            match event {
+                AsyncEvent::CqOverrun(cq) => {
+                    self.fail(FailureKind::Safety, format!("{cq:?} overran"));
+                }
+                AsyncEvent::Port(port, event) => self.spread(port, event),
+                // No station has a connection.
+                AsyncEvent::CommunicationEstablished(_)
+                | AsyncEvent::LastWqeReached(_)
+                | AsyncEvent::SrqLimitReached(_) => {}
+            }
+        }
+        is_busy
+    }
+
+    /// Tells an event to the interfaces of a port, each in its own time.
+    fn spread(&mut self, port: PortId, event: PortEvent) {
+        self.trace.note(self.now, format_args!("port {}: {event:?}", port.index()));
+        for station in 0..self.stations.len() {
+            if self.sites[self.stations[station].site].port == port {
+                let visit = self.visit(station);
+                let delay = self.faults.action_delay();
+                self.agenda.add(self.now + delay, Item::PortEvent(visit, event));
+            }
+        }
+    }
+
+    /// Takes everything out of a station. Whether there was anything.
+    fn drain(&mut self, station: usize) -> bool {
+        let mut is_busy = self.with_station(station, |station, ground| station.transmit(ground));
+        is_busy |= self.take_deliveries(station);
+        let visit = self.visit(station);
+        while let Some(event) = self.next_event(station) {
+            is_busy = true;
+            self.observe(station, event);
+        }
+        while let Some(action) = self.next_action(station) {
+            is_busy = true;
+            let delay = self.faults.action_delay();
+            self.agenda.add(self.now + delay, Item::Action(visit, action));
+        }
+        is_busy
+    }
+
+    fn next_event(&mut self, station: usize) -> Option<Event> {
+        self.stations[station].attached.as_mut()?.events.pop_front()
+    }
+
+    fn next_action(&mut self, station: usize) -> Option<Action> {
+        self.stations[station].attached.as_mut()?.actions.pop_front()
+    }
+
+    /// Reacts to what an interface reports.
+    fn observe(&mut self, station: usize, event: Event) {
+        self.trace.record(self.now, Kind::Report, &[station as u64]);
+        self.trace.record_debug(&event);
+        self.trace.note(self.now, format_args!("station {station}: {event:?}"));
+        if let Err(what) = Checkers::on_event(&mut self.stations[station], &event) {
+            self.fail(FailureKind::Safety, what);
+        }
+        match event {
+            Event::AddressChanged(_) | Event::BroadcastChanged(_) => {
+                self.with_station(station, |station, ground| station.follow_link(ground));
+                self.announce(station);
+            }
+            Event::AnnounceAddress | Event::LinkUp => self.announce(station),
+            Event::Detached => self.retire(station),
+            Event::LinkDown | Event::MtuChanged(_) | Event::Notice(_) => {}
+        }
+    }
+
+    fn announce(&mut self, station: usize) {
+        let pool = self.fabric.pool_mut();
+        self.stations[station].host.announce(pool);
+    }
+
+    /// Decides what becomes of the packets that leave ports.
+    fn take_off(&mut self) -> bool {
+        let mut is_busy = false;
+        while let Some(transit) = self.fabric.poll_transit() {
+            is_busy = true;
+            let flight = self.faults.flight();
+            let words = [
+                transit.source().index() as u64,
+                transit.destination().index() as u64,
+                transit.payload_len() as u64,
+                u64::from(transit.header().psn.value()),
+            ];
+            self.trace.record(self.now, Kind::Flight, &words);
+            match flight {
+                Flight::Lost => {
+                    self.trace.record(self.now, Kind::Drop, &words);
+                    self.fabric.discard(transit);
+                }
+                Flight::Arrives(span) => self.fly(span, transit),
+                Flight::ArrivesTwice(first, second) => {
+                    if let Some(copy) = self.fabric.duplicate(&transit) {
+                        self.fly(second, copy);
+                    }
+                    self.fly(first, transit);
+                }
+            }
+        }
+        is_busy
+    }
+
+    fn fly(&mut self, span: Duration, transit: Transit) {
+        self.in_flight += 1;
+        self.agenda.add(self.now + span, Item::Arrival(transit));
+    }
+
+    fn check(&mut self) {
+        if self.failure.is_some() {
+            return;
+        }
+        if let Err(what) = checker::check(self) {
+            self.fail(FailureKind::Safety, what);
+        }
+    }
+
+    fn fail(&mut self, kind: FailureKind, what: String) {
+        self.trace.note(self.now, format_args!("FAILED {what}"));
+        let at = self.now;
+        self.failure.get_or_insert(Failure { kind, at, what });
+    }
+
+    fn visit(&self, station: usize) -> Visit {
+        Visit { station, epoch: self.stations[station].epoch }
+    }
+
+    fn with_station<R>(
+        &mut self,
+        index: usize,
+        act: impl FnOnce(&mut Station, &mut Ground<'_>) -> R,
+    ) -> R {
+        let station = &mut self.stations[index];
+        let mut ground = Ground {
+            now: self.now,
+            fabric: &mut self.fabric,
+            faults: &mut self.faults,
+            site: &mut self.sites[station.site],
+            planted: self.planted,
+        };
+        act(station, &mut ground)
+    }
+}

@@ -1,0 +1,87 @@
+//! Checkers: what must hold after every event, whatever goes wrong.
+//!
+//! They know the world from outside, by counting what goes in and out; where they need what an
+//! interface says of itself they compare it with something else.
+
+mod accounts;
+mod arrival;
+mod carrier;
+mod isolation;
+mod ledger;
+mod patience;
+
+use fabric::Fabric;
+use fabric::transit::Transit;
+use ipoib_rs::event::Event;
+use ipoib_rs::time::Instant;
+
+use super::World;
+use super::station::{Attached, Station};
+use arrival::Arrivals;
+use isolation::Isolation;
+use patience::Patience;
+
+/// What checkers remember from one event to the next.
+#[derive(Debug)]
+pub(super) struct Checkers {
+    arrivals: Arrivals,
+    isolation: Isolation,
+    patience: Patience,
+}
+
+impl Checkers {
+    pub(super) fn new(station_count: usize) -> Self {
+        Self {
+            arrivals: Arrivals::default(),
+            isolation: Isolation::new(station_count),
+            patience: Patience::default(),
+        }
+    }
+
+    pub(super) fn before_arrival(&mut self, fabric: &Fabric, transit: &Transit) {
+        self.arrivals.before(fabric, transit);
+    }
+
+    pub(super) fn after_arrival(&mut self, fabric: &Fabric) -> Result<(), String> {
+        self.arrivals.after(fabric)
+    }
+
+    /// A packet of `from` was delivered to `at`.
+    pub(super) fn on_delivery(&self, now: Instant, from: usize, at: usize) -> Result<(), String> {
+        self.isolation.on_delivery(now, from, at)
+    }
+
+    pub(super) fn on_event(station: &mut Station, event: &Event) -> Result<(), String> {
+        carrier::on_event(station, event)
+    }
+
+    pub(super) fn on_removed(station: usize, attached: &Attached) -> Result<(), String> {
+        ledger::check_removed(station, attached)
+    }
+}
+
+/// Looks at the whole world.
+pub(super) fn check(world: &mut World) -> Result<(), String> {
+    world.checkers.isolation.observe(world.now, &world.stations, &world.sites, &world.fabric);
+    ledger::check(world)?;
+    for station in &mut world.stations {
+        let index = station.index;
+        let Some(attached) = &mut station.attached else {
+            continue;
+        };
+        let found = match attached.records.misdeeds.pop() {
+            Some(misdeed) => Err(misdeed),
+            None => accounts::check(attached)
+                .and_then(|()| carrier::check(attached))
+                .and_then(|()| world.checkers.patience.check(world.now, attached)),
+        };
+        found.map_err(|what| format!("station {index}: {what}"))?;
+    }
+    world.checkers.patience.advance(world.now);
+    Ok(())
+}
+
+/// Looks at what is left after every interface was detached.
+pub(super) fn check_closed(world: &mut World) -> Result<(), String> {
+    ledger::check_closed(world)
+}

@@ -1,0 +1,387 @@
+//! The stacks of the hosts: what they send and what reaches them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use fabric::packet::Packet;
+use ipoib_rs::ib::{Gid, Qpn};
+use ipoib_rs::packet::PacketBuf;
+use ipoib_rs::wire::{AddressFlags, EtherType, LinkAddress};
+
+use super::build::address_of;
+use super::pings::{Lane, Version};
+use super::{Item, World, checker};
+use crate::host::Frame;
+use crate::host::wire::{Echo, EchoKind, IpHeader, TooBig};
+use crate::swarm::Planted;
+use crate::trace::Kind;
+use crate::traffic;
+use crate::verdict::FailureKind;
+
+/// What a host sends, chosen by chance.
+#[derive(Clone, Copy, Debug)]
+enum Sending {
+    Ping,
+    PingGroup,
+    Burst,
+    Oversize,
+    OversizeGroup,
+    UnknownHost,
+    UnknownAddress,
+    NewGroup,
+    ChangedGroups,
+}
+
+/// The choices, frequent ones several times.
+const SENDINGS: [Sending; 16] = [
+    Sending::Ping,
+    Sending::Ping,
+    Sending::Ping,
+    Sending::Ping,
+    Sending::Ping,
+    Sending::Ping,
+    Sending::PingGroup,
+    Sending::Burst,
+    Sending::Burst,
+    Sending::Oversize,
+    Sending::Oversize,
+    Sending::OversizeGroup,
+    Sending::UnknownHost,
+    Sending::UnknownAddress,
+    Sending::NewGroup,
+    Sending::ChangedGroups,
+];
+
+/// The payload of the largest UDP datagram with its UDP header.
+const DATAGRAM_BYTES_MAX: usize = 65_515;
+/// The smallest MTU that hosts cut their datagrams for.
+const HOST_MTU: usize = 2_044;
+/// What a failure tells of a world that is not well.
+const AILMENTS_SHOWN_MAX: usize = 6;
+/// Groups that hosts listen to now and then, and send to. Few enough that the smallest table has
+/// room for those that hosts need to find each other.
+const GROUPS: [&str; 2] = ["239.1.2.3", "ff05::101"];
+/// Groups that hosts only send to.
+const GROUPS_UNHEARD: [&str; 2] = ["239.1.2.4", "ff02::1:3"];
+
+impl World {
+    /// Sends an echo request of `bytes` bytes along a lane.
+    pub fn ping(&mut self, lane: Lane, bytes: usize) {
+        let addresses = self.addresses_of(lane);
+        let echo = self.pings.send(lane);
+        let packet = traffic::ping(self.fabric.pool_mut(), addresses, bytes, echo);
+        self.send(lane.from, packet);
+    }
+
+    /// Answers that reached the sender since the world was healed, or since it began.
+    pub fn answers(&self, lane: Lane) -> u64 {
+        self.pings.answered_lately(lane)
+    }
+
+    /// Every direction between two stations of one partition, in both versions of IP.
+    pub fn lanes(&self) -> Vec<Lane> {
+        let count = self.stations.len();
+        let is_pair =
+            |&(from, to): &(usize, usize)| from != to && self.is_child(from) == self.is_child(to);
+        (0..count)
+            .flat_map(|from| (0..count).map(move |to| (from, to)))
+            .filter(is_pair)
+            .flat_map(|(from, to)| Version::ALL.map(|version| Lane { from, to, version }))
+            .collect()
+    }
+
+    pub(super) fn schedule_traffic(&mut self) {
+        let gap = self.random.span(self.rules.traffic_gap.clone());
+        self.agenda.add(self.now + gap, Item::Traffic);
+    }
+
+    pub(super) fn make_traffic(&mut self) {
+        if !self.is_disturbed {
+            return;
+        }
+        let lanes = self.lanes();
+        let sending = self.random.pick(&SENDINGS).copied();
+        let lane = self.random.pick(&lanes).copied();
+        if let (Some(sending), Some(lane)) = (sending, lane) {
+            let words = [sending as u64, lane.from as u64, lane.to as u64];
+            self.trace.record(self.now, Kind::Send, &words);
+            self.make_sending(sending, lane);
+        }
+        self.schedule_traffic();
+    }
+
+    fn make_sending(&mut self, sending: Sending, lane: Lane) {
+        let (source, destination) = self.addresses_of(lane);
+        match sending {
+            Sending::Ping => {
+                let bytes = self.random.within(56..=HOST_MTU as u64) as usize;
+                self.ping(lane, bytes);
+            }
+            Sending::PingGroup => {
+                let everybody = match lane.version {
+                    Version::V4 => IpAddr::from(Ipv4Addr::new(224, 0, 0, 1)),
+                    Version::V6 => Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1).into(),
+                };
+                let echo = self.pings.send(lane);
+                let pair = (source, everybody);
+                let packet = traffic::ping(self.fabric.pool_mut(), pair, 100, echo);
+                self.send(lane.from, packet);
+            }
+            Sending::Burst => self.send_burst(lane),
+            Sending::Oversize => {
+                let bytes = self.random.within(2_045..=9_000) as usize;
+                let dont_fragment = self.random.chance(500);
+                let pair = (source, destination);
+                let pool = self.fabric.pool_mut();
+                let packet = traffic::datagram(pool, pair, bytes, dont_fragment);
+                self.send(lane.from, packet);
+            }
+            Sending::OversizeGroup => self.send_to_group(lane, 5_000),
+            Sending::NewGroup => self.send_to_group(lane, 500),
+            Sending::UnknownHost => {
+                let nobody = match lane.version {
+                    Version::V4 => IpAddr::from(Ipv4Addr::new(10, 0, 0, 200)),
+                    Version::V6 => Ipv6Addr::new(0xFD00, 0, 0, 0, 0, 0, 0, 200).into(),
+                };
+                let pair = (source, nobody);
+                let packet = traffic::datagram(self.fabric.pool_mut(), pair, 100, false);
+                self.send(lane.from, packet);
+            }
+            Sending::UnknownAddress => self.send_to_unknown_address(lane.from),
+            Sending::ChangedGroups => {
+                let groups: Vec<IpAddr> = GROUPS
+                    .iter()
+                    .filter(|_| self.random.chance(500))
+                    .filter_map(|group| group.parse().ok())
+                    .collect();
+                self.stations[lane.from].host.set_groups(groups);
+                self.with_station(lane.from, |station, ground| station.follow_groups(ground));
+            }
+        }
+    }
+
+    /// The fragments of a large datagram, all at once.
+    fn send_burst(&mut self, lane: Lane) {
+        let (IpAddr::V4(source), IpAddr::V4(destination)) =
+            self.addresses_of(Lane { version: Version::V4, ..lane })
+        else {
+            return;
+        };
+        let identification = self.random.word() as u16;
+        let bytes = self.random.within(2_045..=DATAGRAM_BYTES_MAX as u64) as usize;
+        let mut index = 0;
+        while let Some(packet) = traffic::fragment(
+            self.fabric.pool_mut(),
+            (source, destination),
+            identification,
+            bytes,
+            (index, HOST_MTU),
+        ) {
+            self.send(lane.from, Some(packet));
+            index += 1;
+        }
+    }
+
+    /// A packet to a link-layer address that nobody has, or that is none.
+    fn send_to_unknown_address(&mut self, station: usize) {
+        let guid = 0x0002_C903_FFFF_0000 + self.random.below(4);
+        let gid = match self.random.below(3) {
+            0 => Gid([0xFF; 16]),
+            1 => Gid([0; 16]),
+            _ => Gid::new(Gid::SUBNET_PREFIX_DEFAULT, guid),
+        };
+        let to = LinkAddress::new(AddressFlags::empty(), Qpn::GSI, gid);
+        if let Some(packet) = self.fabric.allocate(100) {
+            let frame = Frame { to, protocol: EtherType::IPV4, packet };
+            self.with_station(station, |station, ground| {
+                station.transmit_frame(ground, frame);
+            });
+        }
+    }
+
+    fn send_to_group(&mut self, lane: Lane, bytes: usize) {
+        let (source, _) = self.addresses_of(lane);
+        if let Some(group) = self.some_group(lane.version) {
+            let pool = self.fabric.pool_mut();
+            let packet = traffic::datagram(pool, (source, group), bytes, false);
+            self.send(lane.from, packet);
+        }
+    }
+
+    fn some_group(&mut self, version: Version) -> Option<IpAddr> {
+        let groups: Vec<IpAddr> = GROUPS
+            .iter()
+            .chain(&GROUPS_UNHEARD)
+            .filter_map(|group| group.parse().ok())
+            .filter(|&group| Version::of(group) == version)
+            .collect();
+        self.random.pick(&groups).copied()
+    }
+
+    fn send(&mut self, station: usize, packet: Option<Packet>) {
+        let now = self.now;
+        if let Some(packet) = packet {
+            let words = [station as u64, packet.len() as u64];
+            self.trace.record(now, Kind::Send, &words);
+            self.with_station(station, |station, ground| {
+                station.host.send_ip(now, packet, ground.fabric.pool_mut());
+                station.transmit(ground);
+            });
+        }
+    }
+
+    /// Takes what reached the stack of a station. Whether there was anything.
+    pub(super) fn take_deliveries(&mut self, station: usize) -> bool {
+        let mut is_busy = false;
+        while let Some((packet, reason)) = self.stations[station].host.poll_drop() {
+            is_busy = true;
+            let words = [station as u64, reason as u64];
+            self.trace.record(self.now, Kind::Drop, &words);
+            self.fabric.pool_mut().free(packet);
+        }
+        while let Some(packet) = self.stations[station].host.poll_deliver() {
+            is_busy = true;
+            let words = [station as u64, packet.len() as u64];
+            self.trace.record(self.now, Kind::Delivery, &words);
+            self.take_delivery(station, &packet);
+            match self.planted {
+                // The one way to lose a packet that the ledger does not know of.
+                Some(Planted::Leak) if self.random.chance(10) => std::mem::forget(packet),
+                Some(_) | None => self.fabric.pool_mut().free(packet),
+            }
+        }
+        is_busy
+    }
+
+    fn take_delivery(&mut self, station: usize, packet: &Packet) {
+        let Some(header) = IpHeader::parse(packet.bytes()) else {
+            let what = format!("station {station}: a damaged packet was delivered");
+            return self.fail(FailureKind::Safety, what);
+        };
+        let at = match self.planted {
+            Some(Planted::Trespass) if self.random.chance(10) => self.stations.len() - 1 - station,
+            Some(_) | None => station,
+        };
+        // What the own host says of a packet that is too big bears the address of its destination.
+        let is_from_link = TooBig::parse(&header, packet.bytes()).is_none();
+        if is_from_link
+            && let Some(from) = self.station_of(header.source)
+            && let Err(what) = self.checkers.on_delivery(self.now, from, at)
+        {
+            self.fail(FailureKind::Safety, what);
+        }
+        if let Some(echo) = Echo::parse(&header, packet.bytes())
+            && echo.kind == EchoKind::Reply
+            && !self.pings.receive(station, (echo.identifier, echo.sequence))
+        {
+            let what = format!("station {station}: an answer to a ping of nobody");
+            self.fail(FailureKind::Safety, what);
+        }
+    }
+
+    fn station_of(&self, address: IpAddr) -> Option<usize> {
+        let owns = |station: usize| {
+            self.stations[station].host.addresses().iter().any(|own| own.address() == address)
+        };
+        (0..self.stations.len()).find(|&station| owns(station))
+    }
+
+    fn addresses_of(&self, lane: Lane) -> (IpAddr, IpAddr) {
+        let address = |station: usize| {
+            address_of(self.stations[station].site, self.is_child(station), lane.version)
+        };
+        (address(lane.from), address(lane.to))
+    }
+
+    fn is_child(&self, station: usize) -> bool {
+        self.stations[station].pkey.is_some()
+    }
+
+    /// Whether everything works: links are up, groups joined, every lane was answered since the
+    /// world was healed, and nothing waits.
+    pub fn is_well(&self) -> bool {
+        self.ailments().is_empty()
+    }
+
+    /// What is not well, for people.
+    pub fn ailments(&self) -> Vec<String> {
+        let stations = self.stations.iter().flat_map(|station| station.ailments());
+        let lanes = self
+            .lanes()
+            .into_iter()
+            .filter(|&lane| self.answers(lane) == 0)
+            .map(|lane| format!("{lane:?} is not answered"));
+        stations.chain(lanes).collect()
+    }
+
+    /// Pings along every lane that was not answered since the world was healed.
+    fn ping_unanswered(&mut self) {
+        for lane in self.lanes() {
+            if self.answers(lane) == 0 {
+                self.ping(lane, 84);
+            }
+        }
+    }
+
+    /// Puts everything right and pings until everything works, for at most `span`. What does not by
+    /// then is a failure.
+    pub fn demand_recovery(&mut self, span: Duration) {
+        const PING_EVERY: Duration = Duration::from_secs(1);
+        self.heal();
+        let end = self.now + span;
+        while self.failure.is_none() {
+            self.ping_unanswered();
+            self.offer_groups();
+            if self.run_until(PING_EVERY, Self::is_well) {
+                return;
+            }
+            if self.now >= end {
+                let ailments = self.ailments();
+                let (shown, rest) = ailments.split_at(ailments.len().min(AILMENTS_SHOWN_MAX));
+                let what = format!("{} and {} more", shown.join("; "), rest.len());
+                return self.fail(FailureKind::Liveness, what);
+            }
+        }
+    }
+
+    /// Offers the lists of groups again. An interface whose table was full took only a part of its
+    /// list and keeps no record of the rest.
+    fn offer_groups(&mut self) {
+        for station in 0..self.stations.len() {
+            self.with_station(station, |station, ground| station.follow_groups(ground));
+        }
+    }
+
+    /// Detaches every interface; what is not given back after `span` is a failure.
+    pub fn demand_closed(&mut self, span: Duration) {
+        if self.failure.is_some() {
+            return;
+        }
+        self.close();
+        self.run_until(span, Self::is_closed);
+        // What is still in flight arrives and finds nobody.
+        self.run_for(Duration::from_secs(1));
+        if self.failure.is_none()
+            && let Err(what) = checker::check_closed(self)
+        {
+            self.fail(FailureKind::Leak, what);
+        }
+    }
+
+    /// Whether no interface is left.
+    fn is_closed(&self) -> bool {
+        self.stations.iter().all(|station| station.attached.is_none())
+    }
+
+    /// Adds every counter to the trace, so that two runs are compared by them as well.
+    pub fn record_counters(&mut self) {
+        for station in &self.stations {
+            for (name, value) in station.host.counters().iter() {
+                *self.totals.entry(name).or_default() += value;
+            }
+        }
+        for &value in self.totals.values() {
+            self.trace.record(self.now, Kind::Report, &[value]);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Small worlds in which one thing happens, told as a story.
+
+use std::time::Duration;
+
+use sim::rules::Rules;
+use sim::world::{Lane, Version, World, WorldBuilder};
+
+const SECOND: Duration = Duration::from_secs(1);
+const THERE: Lane = Lane { from: 0, to: 1, version: Version::V4 };
+const BACK: Lane = Lane { from: 1, to: 0, version: Version::V6 };
+
+/// Two hosts whose links are up.
+fn pair() -> World {
+    let mut world = WorldBuilder::new(1).build();
+    assert!(world.run_until(SECOND, |world| world.is_link_up(0) && world.is_link_up(1)));
+    world
+}
+
+/// Two adapters; the first has a second interface, station 2, in another partition.
+fn pair_with_child() -> World {
+    let rules = Rules { has_children: true, ..Rules::calm() };
+    let mut world = WorldBuilder::new(1).rules(rules).build();
+    assert!(world.run_until(SECOND, |world| (0..3).all(|station| world.is_link_up(station))));
+    world
+}
+
+/// Pings and waits for the answer.
+fn answers(world: &mut World, lane: Lane) -> bool {
+    let before = world.answers(lane);
+    world.ping(lane, 84);
+    world.run_until(SECOND, |world| world.answers(lane) > before)
+}
+
+/// Ends a story: nothing went wrong, and nothing is left.
+fn end(mut world: World) {
+    world.demand_closed(10 * SECOND);
+    assert_eq!(world.failure(), None);
+}
+
+#[test]
+fn two_hosts_ping_each_other() {
+    let mut world = pair();
+    for lane in world.lanes() {
+        assert!(answers(&mut world, lane), "{lane:?}");
+    }
+    end(world);
+}
+
+#[test]
+fn the_largest_packet_fits_and_a_larger_one_is_fragmented() {
+    let mut world = pair();
+    for bytes in [2044, 2045, 9000] {
+        let before = world.answers(THERE);
+        world.ping(THERE, bytes);
+        let is_whole = bytes <= 2044;
+        // The minimal host does not put fragments together, so it cannot answer them.
+        assert_eq!(
+            world.run_until(SECOND, |world| world.answers(THERE) > before),
+            is_whole,
+            "{bytes} bytes"
+        );
+    }
+    assert_eq!(world.counter(0, "tx_fragmented_packets"), 2);
+    end(world);
+}
+
+#[test]
+fn pings_go_on_while_the_subnet_manager_restarts() {
+    let mut world = pair();
+    assert!(answers(&mut world, THERE));
+    world.restart_sm();
+    for _ in 0..20 {
+        assert!(answers(&mut world, THERE));
+        assert!(world.is_link_up(0), "a restart is no reason to drop the carrier");
+    }
+    assert!(world.run_until(SECOND, World::is_registered));
+    end(world);
+}
+
+#[test]
+fn a_port_flap_takes_the_carrier_and_gives_it_back() {
+    let mut world = pair();
+    assert!(answers(&mut world, THERE));
+    world.take_port_down(1);
+    assert!(world.run_until(SECOND, |world| !world.is_link_up(1)));
+    assert!(!answers(&mut world, THERE));
+    world.bring_port_up(1);
+    assert!(world.run_until(2 * SECOND, |world| world.is_link_up(1)));
+    assert!(answers(&mut world, THERE));
+    assert!(answers(&mut world, BACK));
+    end(world);
+}
+
+#[test]
+fn a_host_that_moved_to_another_lid_is_found_again() {
+    let mut world = pair();
+    assert!(answers(&mut world, THERE));
+    world.move_lid(1);
+    let mut tries = 0;
+    while !answers(&mut world, THERE) {
+        tries += 1;
+        assert!(tries < 3, "the announcement makes the path old at once");
+    }
+    end(world);
+}
+
+#[test]
+fn an_interface_without_its_pkey_has_no_carrier() {
+    let mut world = pair_with_child();
+    world.revoke_pkey(0, 0x8001);
+    assert!(world.run_until(SECOND, |world| !world.is_link_up(2)));
+    assert!(world.is_link_up(0), "the other partition of the port is untouched");
+    world.grant_pkey(0, 0x8001);
+    assert!(world.run_until(2 * SECOND, |world| world.is_link_up(2)));
+    end(world);
+}
+
+#[test]
+fn the_port_follows_the_key_at_index_0_to_another_partition() {
+    let mut world = pair();
+    for site in 0..2 {
+        world.revoke_pkey(site, 0xFFFF);
+        world.grant_pkey(site, 0x8002);
+    }
+    let has_moved = |world: &World| (0..2).all(|station| world.partition(station) == Some(0x8002));
+    assert!(world.run_until(5 * SECOND, |world| has_moved(world) && world.is_link_up(0)));
+    assert!(world.run_until(5 * SECOND, |world| world.is_link_up(1)));
+    assert!(answers(&mut world, THERE));
+    end(world);
+}
+
+#[test]
+fn down_and_up_again_leaves_nothing_behind() {
+    let mut world = pair();
+    assert!(answers(&mut world, THERE));
+    world.admin_down(0);
+    assert!(world.run_until(SECOND, |world| !world.is_link_up(0)));
+    world.admin_up(0);
+    assert!(world.run_until(2 * SECOND, |world| world.is_link_up(0)));
+    assert!(answers(&mut world, THERE));
+    end(world);
+}
+
+#[test]
+fn an_interface_can_be_detached_at_once_after_attach() {
+    let world = WorldBuilder::new(1).build();
+    end(world);
+}
