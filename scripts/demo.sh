@@ -16,7 +16,7 @@ REPO=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 
 setup_tools ip ping
 setup_rust
-setup_build --release --package lab
+setup_build --locked --release --package lab
 target=${CARGO_TARGET_DIR:-$REPO/target}
 step "running: ipoib-lab demo $*"
 as_root "$target/release/ipoib-lab" demo "$@"
