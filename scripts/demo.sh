@@ -1,6 +1,7 @@
 #!/bin/sh
 # The guided tour: installs what is missing, builds the lab, runs `ipoib-lab demo` with the
-# arguments given. POSIX sh. Needs root for the network namespaces; asks sudo for it where it is not root.
+# arguments given. POSIX sh. Needs root for the network namespaces; asks sudo for it where it is
+# not root.
 #
 #   scripts/demo.sh                                        all scenarios
 #   scripts/demo.sh --list                                 their names
