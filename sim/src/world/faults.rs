@@ -73,6 +73,10 @@ impl Faults {
         self.is_on && self.calls.chance(self.odds.post_receive_failure)
     }
 
+    pub(super) fn fails_completion(&mut self) -> bool {
+        self.is_on && self.calls.chance(self.odds.completion_failure)
+    }
+
     pub(super) fn fails_handle(&mut self) -> bool {
         self.is_on && self.calls.chance(self.odds.handle_failure)
     }

@@ -160,8 +160,10 @@ impl Station {
         use zerocopy::IntoBytes;
         let groups = self.host.joined_groups();
         let now = ground.now;
+        // Report B17: a stack that sits on links of other types lists addresses of theirs as well.
+        let foreign: &[u8] = &[0x33, 0x33, 0, 0, 0, 1];
         self.pump(ground, |interface, queues| {
-            let list = groups.iter().map(IntoBytes::as_bytes);
+            let list = groups.iter().map(IntoBytes::as_bytes).chain([foreign]);
             interface.handle_multicast_list(now, list, queues);
         });
     }
@@ -220,6 +222,15 @@ impl Station {
     fn feed_completion(&mut self, ground: &mut Ground<'_>, wr_id: u64, outcome: Outcome) {
         let now = ground.now;
         match outcome {
+            Outcome::Sent if ground.faults.fails_completion() => {
+                self.feed_send(ground, wr_id, CompletionStatus::Failed);
+            }
+            Outcome::Received(arrival) if ground.faults.fails_completion() => {
+                ground.fabric.pool_mut().free(arrival.packet);
+                self.pump(ground, |interface, queues| {
+                    interface.handle_receive_failed(now, CompletionStatus::Failed, queues);
+                });
+            }
             Outcome::Sent => self.feed_send(ground, wr_id, CompletionStatus::Success),
             Outcome::SendFailed(error) => self.feed_send(ground, wr_id, error.into()),
             Outcome::Received(arrival) => {
