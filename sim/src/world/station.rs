@@ -255,7 +255,7 @@ impl Station {
     fn feed_send(&mut self, ground: &mut Ground<'_>, wr_id: u64, status: CompletionStatus) {
         let now = ground.now;
         if let Some(attached) = &mut self.attached
-            && !attached.adapter.posted.remove(&wr_id)
+            && attached.adapter.posted.remove(&wr_id).is_none()
         {
             attached.records.misdeeds.push(format!("send {wr_id:#x} completed and is not posted"));
         }
@@ -442,6 +442,11 @@ impl Station {
                 (op, result)
             }
             Action::DestroyAddressHandle { op, handle } => {
+                // A send may read its handle until it completes (IBA 11.2.3.4).
+                if adapter.posted.values().any(|&used| used == handle) {
+                    let misdeed = format!("destroyed {handle:?} under a posted send");
+                    attached.records.misdeeds.push(misdeed);
+                }
                 let ah = adapter.handles.remove(&handle).ok_or(VerbError);
                 (op, ah.and_then(|ah| fabric.destroy_ah(ah).map_err(|_| VerbError)))
             }
