@@ -1,5 +1,5 @@
-//! Captures: one file per link, every packet as it is on the wire, from the local route header to the
-//! variant CRC.
+//! Captures: one file per link, every packet as it is on the wire, from the local route header to
+//! the variant CRC.
 //!
 //! The packets are wrapped in ERF records, link type 197: see [`fabric::capture`].
 

@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 /// IP over InfiniBand between network namespaces of this machine.
 ///
-/// Every host is a network namespace with an interface ib0. Its packets go through the protocol core
-/// of ipoib_rs and a software InfiniBand fabric to the core of the other host.
+/// Every host is a network namespace with an interface ib0. Its packets go through the protocol
+/// core of ipoib_rs and a software InfiniBand fabric to the core of the other host.
 #[derive(Debug, Parser)]
 #[command(name = "ipoib-lab", version)]
 pub(crate) struct CommandLine {

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::error::Error;
 use crate::namespace::Namespace;
 
-/// The two lists, open for the life of the host: an open file stays in the namespace in which it was
-/// opened, whichever thread reads it.
+/// The two lists, open for the life of the host: an open file stays in the namespace in which it
+/// was opened, whichever thread reads it.
 #[derive(Debug)]
 pub(crate) struct Memberships {
     igmp: Option<File>,

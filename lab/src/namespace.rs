@@ -29,9 +29,15 @@ const SETTINGS: [(&str, &str); 6] = [
 /// A network namespace of ours. Deleted with the value.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    name: String,
     handle: File,
-    // Ends after the namespace is gone: fields are dropped in order, after `Drop::drop`.
+    owned: Owned,
+}
+
+/// The right and the duty to delete a namespace.
+#[derive(Debug)]
+struct Owned {
+    name: String,
+    // Ends after the namespace is gone: fields are dropped after `Drop::drop`.
     _lease: Lease,
 }
 
@@ -58,10 +64,11 @@ impl Namespace {
     fn create(registry: &Registry, name: &str, guard: &Guard) -> Result<Self, Error> {
         let lease = registry.take(name, guard)?;
         tools::run(tools::IP, &["netns", "add", name])?;
+        // From here on the value's drop deletes the namespace.
+        let owned = Owned { name: name.to_owned(), _lease: lease };
         let path = format!("/run/netns/{name}");
         let handle = File::open(&path).map_err(|source| Error::system(path, source))?;
-        // From here on the value's drop deletes the namespace.
-        let namespace = Self { name: name.to_owned(), handle, _lease: lease };
+        let namespace = Self { handle, owned };
         registry.confirm(name, guard)?;
         namespace.within(apply_settings)??;
         namespace.ip(&["link", "set", "lo", "up"])?;
@@ -70,7 +77,7 @@ impl Namespace {
 
     /// The name.
     pub(crate) fn name(&self) -> &str {
-        &self.name
+        &self.owned.name
     }
 
     /// Runs `work` in the namespace, on a thread of its own: a namespace belongs to a thread.
@@ -81,7 +88,7 @@ impl Namespace {
     pub(crate) fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         let worker = || {
             setns(self.handle.as_fd(), CloneFlags::CLONE_NEWNET)
-                .map_err(|errno| Error::system(format!("entering {}", self.name), errno))?;
+                .map_err(|errno| Error::system(format!("entering {}", self.name()), errno))?;
             Ok(work())
         };
         thread::scope(|scope| match scope.spawn(worker).join() {
@@ -96,7 +103,7 @@ impl Namespace {
     ///
     /// [`Error::Program`] with its message.
     pub(crate) fn ip(&self, arguments: &[&str]) -> Result<(), Error> {
-        let mut all = vec!["-n", self.name.as_str()];
+        let mut all = vec!["-n", self.name()];
         all.extend_from_slice(arguments);
         tools::run(tools::IP, &all)
     }
@@ -122,7 +129,7 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
+impl Drop for Owned {
     fn drop(&mut self) {
         if let Err(error) = delete(&self.name) {
             eprintln!("ipoib-lab: {error}");

@@ -155,8 +155,8 @@ impl Report {
     }
 }
 
-/// `[1700000000.123456] 64 bytes from 10.77.0.2: icmp_seq=1 ttl=64 time=0.2 ms`. An IPv6 address may
-/// carry a zone and is followed by `: icmp_seq` as well.
+/// `[1700000000.123456] 64 bytes from 10.77.0.2: icmp_seq=1 ttl=64 time=0.2 ms`. An IPv6 address
+/// may carry a zone and is followed by `: icmp_seq` as well.
 fn parse_answer(line: &str) -> Option<Answer> {
     let (stamp, rest) = line.strip_prefix('[')?.split_once("] ")?;
     let (_, rest) = rest.split_once(" bytes from ")?;

@@ -1,5 +1,5 @@
-//! A lab at work: hosts, fabric, subnet manager, and the loop that moves packets between them in real
-//! time.
+//! A lab at work: hosts, fabric, subnet manager, and the loop that moves packets between them in
+//! real time.
 //!
 //! One thread does all of it. A packet that the kernel of a host sends is read from the host's TUN
 //! device, resolved, sent by the core and delivered by the fabric at once; when the loop sleeps,
@@ -35,6 +35,8 @@ use host::LabHost;
 const WATCH: Duration = Duration::from_millis(100);
 /// How long hosts may take to give everything back.
 const DETACH_MAX: Duration = Duration::from_secs(3);
+/// Packets that arrive before the receivers get their turn: fewer than QP1 has receives.
+const DELIVERY_LEN: usize = 32;
 /// The context of the subnet manager's completion queues; hosts have their place in the list.
 const SUBNET_CONTEXT: u64 = u64::MAX;
 const SUBNET_GUID: u64 = 0x0002_C903_0000_0100;
@@ -52,8 +54,8 @@ pub(crate) struct WorldConfig<'a> {
     pub(crate) captures: Option<(&'a capture::Directory, Option<&'a str>)>,
 }
 
-/// A lab. Call [`Self::stop`] at the end, whatever happened; what is not the process's own is removed
-/// in any case.
+/// A lab. Call [`Self::stop`] at the end, whatever happened; what is not the process's own is
+/// removed in any case.
 #[derive(Debug)]
 pub(crate) struct World<'a> {
     clock: Clock,
@@ -207,7 +209,8 @@ impl<'a> World<'a> {
         Running::start(tools::IP, &all, self.bell.clone())
     }
 
-    /// Runs until a program has ended, and gives what it said; `None` if it did not end within `span`.
+    /// Runs until a program has ended, and gives what it said; `None` if it did not end within
+    /// `span`.
     ///
     /// # Errors
     ///
@@ -256,16 +259,19 @@ impl<'a> World<'a> {
     fn handle_timers(&mut self) -> Result<(), Error> {
         let now = self.now();
         let is_watch_due = now >= self.watch_at;
-        for host in &mut self.hosts {
+        for index in 0..self.hosts.len() {
+            let host = &mut self.hosts[index];
             host.handle_timeout(now, &mut self.fabric);
             if is_watch_due {
                 host.watch(now, &mut self.fabric)?;
             }
+            // Host by host, so that hosts that start together do not ask all at once.
+            self.settle()?;
         }
         if is_watch_due {
             self.watch_at = now + WATCH;
         }
-        self.settle()
+        Ok(())
     }
 
     /// Reads a batch from every device. Whether there was anything.
@@ -310,10 +316,12 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Lets a batch of packets arrive. Whether there was any.
     fn deliver_transits(&mut self, now: Instant) -> Result<bool, Error> {
-        let mut any = false;
-        while let Some(transit) = self.fabric.poll_transit() {
-            any = true;
+        for count in 0..DELIVERY_LEN {
+            let Some(transit) = self.fabric.poll_transit() else {
+                return Ok(count > 0);
+            };
             let (source, destination) = (transit.source(), transit.destination());
             let mut result = Ok(());
             if let Some(capture) = self.capture_of(source) {
@@ -327,7 +335,7 @@ impl<'a> World<'a> {
             self.fabric.deliver(transit);
             result?;
         }
-        Ok(any)
+        Ok(true)
     }
 
     fn capture_of(&mut self, port: PortId) -> Option<&mut Capture> {

@@ -70,8 +70,8 @@ fn add_children(stage: &mut Stage<'_>) -> Result<(), Error> {
     check_isolated(stage)
 }
 
-/// An address of a parent, on a subnet that parents and children share, is reached from the parent's
-/// partition and from no other.
+/// An address of a parent, on a subnet that parents and children share, is reached from the
+/// parent's partition and from no other.
 fn check_isolated(stage: &mut Stage<'_>) -> Result<(), Error> {
     let [near, far, child] = [1, 2, 101].map(|host| Ipv4Addr::new(10, 77, 2, host));
     stage.world.add_address(HostId::A, "ib0", near.into())?;

@@ -1,5 +1,7 @@
 //! A host of the lab: a namespace, a port of the fabric, and interfaces that connect the two.
 
+mod interface;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,8 +24,6 @@ use crate::error::Error;
 use crate::memberships::Memberships;
 use crate::namespace::Namespace;
 use crate::tun::Tun;
-
-mod interface;
 
 pub(super) use interface::LabInterface;
 

@@ -8,10 +8,10 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// The binary under test.
-pub const LAB: &str = env!("CARGO_BIN_EXE_ipoib-lab");
+pub(crate) const LAB: &str = env!("CARGO_BIN_EXE_ipoib-lab");
 
 /// Whether this machine can run a lab. If not, says that the test `name` was skipped.
-pub fn can_run_labs(name: &str) -> bool {
+pub(crate) fn can_run_labs(name: &str) -> bool {
     let is_root = fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
     let has_tun = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_ok();
     if !is_root || !has_tun {
@@ -21,20 +21,20 @@ pub fn can_run_labs(name: &str) -> bool {
 }
 
 /// Says that a test was skipped. The line is counted by `scripts/test.sh`.
-pub fn skip(name: &str, reason: &str) {
+pub(crate) fn skip(name: &str, reason: &str) {
     // Not println!: the test harness would swallow it.
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 
 /// Runs the lab to its end.
-pub fn lab(arguments: &[&str]) -> Output {
+pub(crate) fn lab(arguments: &[&str]) -> Output {
     Command::new(LAB).args(arguments).output().unwrap()
 }
 
 /// Asserts the exit code and that the reason is one line on standard error which contains `words`.
 #[track_caller]
-pub fn assert_refused(output: &Output, code: i32, words: &str) {
+pub(crate) fn assert_refused(output: &Output, code: i32, words: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
@@ -43,23 +43,23 @@ pub fn assert_refused(output: &Output, code: i32, words: &str) {
 }
 
 /// A prefix that no other test uses, and the check that nothing of it is left.
-pub struct Prefix(pub String);
+pub(crate) struct Prefix(pub(crate) String);
 
 impl Prefix {
-    pub fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         Self(format!("t{}-{test}-", std::process::id()))
     }
 
-    pub fn host(&self, letter: char) -> String {
+    pub(crate) fn host(&self, letter: char) -> String {
         format!("{}{letter}", self.0)
     }
 
-    pub fn exists(&self, letter: char) -> bool {
+    pub(crate) fn exists(&self, letter: char) -> bool {
         Path::new("/run/netns").join(self.host(letter)).exists()
     }
 
     #[track_caller]
-    pub fn assert_nothing_left(&self) {
+    pub(crate) fn assert_nothing_left(&self) {
         for directory in ["/run/netns", "/run/ipoib-lab"] {
             let Ok(entries) = fs::read_dir(directory) else {
                 continue;
@@ -74,10 +74,10 @@ impl Prefix {
 }
 
 /// A namespace of somebody else.
-pub struct Foreign(String);
+pub(crate) struct Foreign(String);
 
 impl Foreign {
-    pub fn create(name: String) -> Self {
+    pub(crate) fn create(name: String) -> Self {
         let status = Command::new("ip").args(["netns", "add", &name]).status();
         assert!(status.unwrap().success());
         Self(name)
@@ -91,33 +91,52 @@ impl Drop for Foreign {
 }
 
 /// `ipoib-lab up`, once it is ready. Killed with the value.
-pub struct Up {
+pub(crate) struct Up {
     child: Child,
-    _output: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Up {
-    pub fn start(prefix: &Prefix) -> Self {
+    pub(crate) fn start(prefix: &Prefix) -> Self {
+        Self::start_with(prefix, &[])
+    }
+
+    pub(crate) fn start_with(prefix: &Prefix, more: &[&str]) -> Self {
         let mut child = Command::new(LAB)
             .args(["up", "--prefix", &prefix.0])
+            .args(more)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.starts_with("ready") {
-            line.clear();
-            let count = output.read_line(&mut line).unwrap();
-            assert_ne!(count, 0, "it ended before it was ready");
-        }
-        Self { child, _output: output }
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut up = Self { child, output };
+        up.wait_for("ready");
+        up
     }
 
-    /// Sends a signal and gives the exit code; `None` if the signal killed it.
-    pub fn end(mut self, signal: &str) -> Option<i32> {
+    /// Reads up to the next line that starts with `words`.
+    #[track_caller]
+    pub(crate) fn wait_for(&mut self, words: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let count = self.output.read_line(&mut line).unwrap();
+            assert_ne!(count, 0, "it ended before it said {words:?}");
+            if line.starts_with(words) {
+                return line;
+            }
+        }
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         let status = Command::new("kill").args([signal, &pid]).status();
         assert!(status.unwrap().success());
+    }
+
+    /// Sends a signal and gives the exit code; `None` if the signal killed it.
+    pub(crate) fn end(mut self, signal: &str) -> Option<i32> {
+        self.signal(signal);
         let give_up = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -137,10 +156,10 @@ impl Drop for Up {
 }
 
 /// A directory that is removed with the value, and that everybody may enter.
-pub struct Directory(pub PathBuf);
+pub(crate) struct Directory(pub(crate) PathBuf);
 
 impl Directory {
-    pub fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let path = std::env::temp_dir().join(format!("ipoib-lab-{}-{test}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
