@@ -14,8 +14,13 @@ use fabric::mad::{self, Attribute, PathRecordWire, SA_CLASS};
 use fabric::node::{InterfaceConfig, InterfaceId, Node, NodeConfig};
 use fabric::packet::PoolLimits;
 use fabric::port::{PortId, PortState};
-use fabric::qp::{QpChange, QpConfig, QpId, QpType, ReceiveRequest, SendRequest};
+use fabric::psn::Psn;
+use fabric::qp::{
+    QpChange, QpConfig, QpId, QpType, RcReadyToReceive, RcReadyToSend, ReceiveRequest, RetryCount,
+    RnrTimer, SendRequest,
+};
 use fabric::sm::{SmConfig, SmLimits};
+use fabric::srq::SrqId;
 use fabric::subnet::Subnet;
 use fabric::{Fabric, FabricConfig};
 use ipoib_rs::action::{AddressVector, PathRecord};
@@ -39,6 +44,13 @@ fn main() {
     for bytes in [64, 2044] {
         let mut pair = Pair::new();
         report(&format!("fabric alone, {bytes} bytes"), bytes, || pair.exchange(bytes));
+    }
+    for (name, retry_count) in [("connected", 0), ("with retries", 1)] {
+        for bytes in [64, 2044, 65_540] {
+            let mut link = Link::new(RetryCount::new(retry_count).unwrap());
+            let name = format!("fabric, {name}, {bytes} bytes");
+            report(&name, bytes, || link.exchange(bytes));
+        }
     }
     let [_, datagrams] = [64, 2044].map(|bytes| {
         let mut hosts = Hosts::new(1, Mode::Datagram);
@@ -160,6 +172,94 @@ impl Pair {
             received += 1;
         }
         assert_eq!((sent, received), (BATCH_LEN, BATCH_LEN));
+    }
+}
+
+/// Two connected queue pairs, of which the receiver takes its receives from a shared queue.
+struct Link {
+    fabric: Fabric,
+    sender: QpId,
+    send_cq: CqId,
+    receive_cq: CqId,
+    srq: SrqId,
+}
+
+impl Link {
+    fn new(retry_count: RetryCount) -> Self {
+        let mut fabric = Fabric::new(FabricConfig::DEFAULT).unwrap();
+        let ends = [1, 2].map(|number| {
+            let port = plug(&mut fabric, number, 1);
+            let hca = fabric.query_port(port).unwrap().hca;
+            fabric.set_lid(port, Lid::new(number)).unwrap();
+            fabric.set_port_state(port, PortState::Active).unwrap();
+            let [send_cq, receive_cq] = [(); 2].map(|()| fabric.create_cq(hca, 256, 0).unwrap());
+            let srq = fabric.create_srq(hca, 128).unwrap();
+            let config = QpConfig {
+                qp_type: QpType::Rc { srq: Some(srq) },
+                send_cq,
+                receive_cq,
+                sends_max: 128,
+                receives_max: 0,
+            };
+            let qp = fabric.create_qp(port, &config).unwrap();
+            (qp, send_cq, receive_cq, srq)
+        });
+        for (own, peer) in [(0, 1), (1, 0)] {
+            let receive = RcReadyToReceive {
+                address: AddressVector {
+                    lid: peer as u16 + 1,
+                    sl: ServiceLevel::default(),
+                    rate: RateCode::new(3).unwrap(),
+                    grh: None,
+                },
+                remote_qpn: fabric.qpn(ends[peer].0).unwrap(),
+                starting_psn: Psn::MAX,
+                path_mtu: IbMtu::Mtu2048,
+                rnr_timer: RnrTimer::default(),
+            };
+            let send = RcReadyToSend {
+                starting_psn: Psn::MAX,
+                retry_count,
+                rnr_retry_count: RetryCount::NONE,
+            };
+            let init = QpChange::Init { pkey_index: PkeyIndex(0), qkey: QKEY };
+            let receive = QpChange::RcReadyToReceive(receive);
+            for change in [init, receive, QpChange::RcReadyToSend(send)] {
+                fabric.modify_qp(ends[own].0, &change).unwrap();
+            }
+        }
+        let [(sender, send_cq, ..), (_, _, receive_cq, srq)] = ends;
+        Self { fabric, sender, send_cq, receive_cq, srq }
+    }
+
+    /// In halves, because a sender with retries keeps its packets while their copies travel.
+    fn exchange(&mut self, bytes: usize) {
+        for _ in 0..2 {
+            self.exchange_half(bytes);
+        }
+    }
+
+    fn exchange_half(&mut self, bytes: usize) {
+        let fabric = &mut self.fabric;
+        for wr_id in 0..BATCH_LEN as u64 / 2 {
+            let receive = ReceiveRequest { wr_id, bytes: 65_540 };
+            fabric.post_srq_receive(self.srq, receive).unwrap();
+            let packet = fabric.allocate(bytes).unwrap();
+            fabric.post_message(self.sender, wr_id, packet).unwrap();
+        }
+        while let Some(transit) = fabric.poll_transit() {
+            fabric.deliver(transit);
+        }
+        let sent = std::iter::from_fn(|| fabric.poll_cq(self.send_cq)).count();
+        let mut received = 0;
+        while let Some(completion) = fabric.poll_cq(self.receive_cq) {
+            let Outcome::Received(arrival) = completion.outcome else {
+                panic!("{completion:?}");
+            };
+            fabric.pool_mut().free(arrival.packet);
+            received += 1;
+        }
+        assert_eq!((sent, received), (BATCH_LEN / 2, BATCH_LEN / 2));
     }
 }
 

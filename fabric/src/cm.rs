@@ -223,8 +223,7 @@ impl<T: Copy + Ord> Manager<T> {
     /// it was listened for.
     pub fn unlisten(&mut self, service: ServiceId) -> bool {
         let before = self.listeners.len();
-        self.listeners
-            .retain(|listener| listener.service != service);
+        self.listeners.retain(|listener| listener.service != service);
         self.listeners.len() < before
     }
 
@@ -261,11 +260,7 @@ impl<T: Copy + Ord> Manager<T> {
                 to: request.to,
                 transaction,
                 timing,
-                state: State::Requesting {
-                    tag,
-                    local_qpn: request.qpn,
-                    sent,
-                },
+                state: State::Requesting { tag, local_qpn: request.qpn, sent },
             }
         });
         let Some(comm_id) = inserted else {
@@ -290,14 +285,7 @@ impl<T: Copy + Ord> Manager<T> {
             return Err(CommandError::WrongState);
         };
         let is_active = true;
-        self.table.replace(
-            comm_id,
-            State::Established {
-                tag,
-                link,
-                is_active,
-            },
-        );
+        self.table.replace(comm_id, State::Established { tag, link, is_active });
         self.counters.established += 1;
         self.send_ready_to_use(comm_id, link);
         Ok(())
@@ -336,28 +324,17 @@ impl<T: Copy + Ord> Manager<T> {
             return Err(CommandError::TagInUse);
         }
         let connection = self.table.get(request.0).ok_or(CommandError::Unknown)?;
-        let State::Requested {
-            remote,
-            has_alternate,
-        } = connection.state
-        else {
+        let State::Requested { remote, has_alternate } = connection.state else {
             return Err(CommandError::Unknown);
         };
-        let ids = CommIds {
-            local: request.0,
-            remote: remote.comm_id,
-        };
+        let ids = CommIds { local: request.0, remote: remote.comm_id };
         let reply = acceptance.to_reply(ids, self.config.ca_guid, has_alternate);
         let sent = Sent {
             bytes: Message::Reply(&ReplyWire::new(&reply)).to_bytes(connection.transaction),
             repetition: Repetition::new(now, &connection.timing),
         };
-        let link = Link {
-            local_qpn: acceptance.qpn,
-            remote,
-        };
-        self.table
-            .replace(request.0, State::Accepting { tag, link, sent });
+        let link = Link { local_qpn: acceptance.qpn, remote };
+        self.table.replace(request.0, State::Accepting { tag, link, sent });
         self.counters.accepts += 1;
         self.send_kept(request.0);
         Ok(())
@@ -432,12 +409,7 @@ impl<T: Copy + Ord> Manager<T> {
             State::Accepting { link, .. } | State::Established { link, .. } => {
                 self.enter_disconnecting(now, comm_id, None, link, true);
             }
-            State::Disconnecting {
-                link,
-                transaction,
-                repetition,
-                ..
-            } => self.table.replace(
+            State::Disconnecting { link, transaction, repetition, .. } => self.table.replace(
                 comm_id,
                 State::Disconnecting {
                     tag: None,
@@ -449,8 +421,7 @@ impl<T: Copy + Ord> Manager<T> {
             ),
             State::TimeWait { remote, until, .. } => {
                 let tag = None;
-                self.table
-                    .replace(comm_id, State::TimeWait { tag, remote, until });
+                self.table.replace(comm_id, State::TimeWait { tag, remote, until });
             }
             // A request has no tag before it is accepted.
             State::Requested { .. } => {}
@@ -495,13 +466,7 @@ impl<T: Copy + Ord> Manager<T> {
         };
         let repetition = Repetition::new(now, &connection.timing);
         let transaction = self.draw_transaction();
-        let state = State::Disconnecting {
-            tag,
-            link,
-            transaction,
-            repetition,
-            is_reported,
-        };
+        let state = State::Disconnecting { tag, link, transaction, repetition, is_reported };
         self.table.replace(comm_id, state);
         self.send_disconnect_request(comm_id, link, transaction);
     }
@@ -514,8 +479,7 @@ impl<T: Copy + Ord> Manager<T> {
         remote: Option<connection::Remote>,
     ) {
         let until = now + self.config.time_wait;
-        self.table
-            .replace(comm_id, State::TimeWait { tag, remote, until });
+        self.table.replace(comm_id, State::TimeWait { tag, remote, until });
     }
 
     /// The message that is repeated until it is answered.

@@ -185,7 +185,7 @@ impl Connection {
         Some((completed, verdict))
     }
 
-    /// Whether the end of a connection and its number are those of a packet under way.
+    /// The requester, if something under way is of this connection.
     pub(crate) fn requester_of(&mut self, flight: Flight) -> Option<&mut Requester> {
         let is_current = self.epoch == flight.epoch;
         self.requester.as_mut().filter(|_| is_current)

@@ -5,10 +5,10 @@
 //! packets that left a port, [`Fabric::deliver`] lets one arrive. A simulator delays, reorders,
 //! duplicates or loses them in between, the lab delivers at once.
 //!
-//! Reading order: [`packet`] (who owns what), [`Fabric`], [`qp`] and [`cq`] (verbs), [`transit`] (a
-//! packet between two ports), [`gsi`] (management datagrams), [`mad`], [`sa`] and [`sm`]
-//! (subnet administration), [`cm`] (connections), [`subnet`] and [`node`] (the users of all this),
-//! [`capture`] (real bytes).
+//! Reading order: [`packet`] (who owns what), [`Fabric`], [`qp`], [`srq`] and [`cq`] (verbs),
+//! [`transit`] (a packet between two ports, and where connections differ from datagrams), [`gsi`]
+//! (management datagrams), [`mad`], [`sa`] and [`sm`] (subnet administration), [`cm`] (connections),
+//! [`subnet`] and [`node`] (the users of all this), [`capture`] (real bytes).
 
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![forbid(unsafe_code)]

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fabric::capture::{RECORD_BYTES_MAX, encode_record};
+use fabric::psn::Psn;
 use fabric::transit::Transit;
+use ipoib_rs::ib::Qpn;
 use ipoib_rs::time::Instant;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
@@ -71,8 +73,9 @@ pub(crate) struct Capture {
     /// The time of day at which the lab's clock was zero.
     epoch: Duration,
     record: Vec<u8>,
-    /// The queue pair and sequence number of the last packet that left the port of this link.
-    sent_last: Option<(u32, u32)>,
+    /// The queue pair and sequence number of the last packet that left the port of this link, if it
+    /// was a datagram.
+    sent_last: Option<(Qpn, Psn)>,
 }
 
 impl Capture {
@@ -84,8 +87,8 @@ impl Capture {
     /// [`Error::CaptureDirectory`] if the file system refuses.
     pub(crate) fn write_sent(&mut self, now: Instant, transit: &Transit) -> Result<(), Error> {
         let header = transit.header();
-        let identity = Some((header.source_qpn.value(), header.psn));
-        if self.sent_last == identity {
+        let identity = (!transit.is_connected()).then_some((header.source_qpn, header.psn));
+        if identity.is_some() && self.sent_last == identity {
             return Ok(());
         }
         self.sent_last = identity;
@@ -104,18 +107,21 @@ impl Capture {
     fn write(&mut self, now: Instant, transit: &Transit) -> Result<(), Error> {
         let time = self.epoch + now.saturating_since(Instant::ZERO);
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let Some(len) = encode_record(transit, Instant::from_nanos(nanos), &mut self.record) else {
-            return Ok(());
-        };
-        let packet = PcapPacket {
-            timestamp: time,
-            orig_len: u32::try_from(len).unwrap_or(u32::MAX),
-            data: Cow::Borrowed(&self.record[..len]),
-        };
-        match self.writer.write_packet(&packet) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Error::CaptureDirectory(self.path.clone(), io::Error::other(error))),
+        let now = Instant::from_nanos(nanos);
+        for number in 0..transit.packet_count() {
+            let Some(len) = encode_record(transit, number, now, &mut self.record) else {
+                return Ok(());
+            };
+            let packet = PcapPacket {
+                timestamp: time,
+                orig_len: u32::try_from(len).unwrap_or(u32::MAX),
+                data: Cow::Borrowed(&self.record[..len]),
+            };
+            self.writer.write_packet(&packet).map_err(|error| {
+                Error::CaptureDirectory(self.path.clone(), io::Error::other(error))
+            })?;
         }
+        Ok(())
     }
 
     /// Writes what is still in memory.

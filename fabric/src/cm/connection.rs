@@ -102,21 +102,14 @@ impl Timing {
         wait_max: Duration,
     ) -> Self {
         let wait = response.duration() + round_trip.duration();
-        Self {
-            response: wait.min(wait_max),
-            retries: retries.value(),
-        }
+        Self { response: wait.min(wait_max), retries: retries.value() }
     }
 }
 
 impl Repetition {
     /// Of a message that is sent now.
     pub(super) fn new(now: Instant, timing: &Timing) -> Self {
-        Self {
-            due: now + timing.response,
-            left: timing.retries,
-            is_extended: false,
-        }
+        Self { due: now + timing.response, left: timing.retries, is_extended: false }
     }
 
     /// After the message was sent again; `None` if that must not be.
@@ -132,10 +125,7 @@ impl Repetition {
 impl Link {
     /// The names of the connection, as this side sees them.
     pub(super) const fn comm_ids(&self, local: CommId) -> CommIds {
-        CommIds {
-            local,
-            remote: self.remote.comm_id,
-        }
+        CommIds { local, remote: self.remote.comm_id }
     }
 }
 

@@ -134,9 +134,6 @@ impl Rejection {
 
     /// A reason that this side found.
     pub(super) const fn local(reason: RejectReason) -> Self {
-        Self {
-            code: reason.code(),
-            private_data: [0; REJECT_PRIVATE_BYTES],
-        }
+        Self { code: reason.code(), private_data: [0; REJECT_PRIVATE_BYTES] }
     }
 }

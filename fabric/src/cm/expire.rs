@@ -25,18 +25,10 @@ impl<T: Copy + Ord> Manager<T> {
         };
         let timing = connection.timing;
         match connection.state {
-            State::Requesting {
-                tag,
-                local_qpn,
-                sent,
-            } => {
+            State::Requesting { tag, local_qpn, sent } => {
                 if let Some(repetition) = sent.repetition.next(now, &timing) {
                     let sent = Sent { repetition, ..sent };
-                    let state = State::Requesting {
-                        tag,
-                        local_qpn,
-                        sent,
-                    };
+                    let state = State::Requesting { tag, local_qpn, sent };
                     self.repeat(comm_id, state);
                     return;
                 }
@@ -76,24 +68,13 @@ impl<T: Copy + Ord> Manager<T> {
         let Some(connection) = self.table.get(comm_id) else {
             return;
         };
-        let State::Disconnecting {
-            tag,
-            link,
-            transaction,
-            repetition,
-            is_reported,
-        } = connection.state
+        let State::Disconnecting { tag, link, transaction, repetition, is_reported } =
+            connection.state
         else {
             return;
         };
         if let Some(repetition) = repetition.next(now, &connection.timing) {
-            let state = State::Disconnecting {
-                tag,
-                link,
-                transaction,
-                repetition,
-                is_reported,
-            };
+            let state = State::Disconnecting { tag, link, transaction, repetition, is_reported };
             self.table.replace(comm_id, state);
             self.counters.mads_repeated += 1;
             self.send_disconnect_request(comm_id, link, transaction);

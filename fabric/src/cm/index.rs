@@ -37,9 +37,6 @@ impl<K: Copy + Ord> Index<K> {
     pub(super) fn places(&self, key: K) -> impl Iterator<Item = u16> {
         let start = self.pairs.partition_point(|(other, _)| *other < key);
         let pairs = self.pairs.get(start..).unwrap_or_default();
-        pairs
-            .iter()
-            .take_while(move |(other, _)| *other == key)
-            .map(|(_, place)| *place)
+        pairs.iter().take_while(move |(other, _)| *other == key).map(|(_, place)| *place)
     }
 }

@@ -29,11 +29,7 @@ impl<T: Copy + Ord> Manager<T> {
             return;
         }
         self.counters.mads_received += 1;
-        let Ok(CmMessage {
-            transaction,
-            message,
-        }) = cm::parse(bytes)
-        else {
+        let Ok(CmMessage { transaction, message }) = cm::parse(bytes) else {
             self.counters.mads_malformed += 1;
             return;
         };
@@ -197,11 +193,8 @@ impl<T: Copy + Ord> Manager<T> {
         };
         match connection.state {
             State::Requesting { tag, local_qpn, .. } => {
-                let remote = Remote {
-                    comm_id: reply.comm_id,
-                    ca_guid: reply.ca_guid,
-                    qpn: reply.qpn,
-                };
+                let remote =
+                    Remote { comm_id: reply.comm_id, ca_guid: reply.ca_guid, qpn: reply.qpn };
                 let link = Link { local_qpn, remote };
                 self.enter_replied(now, origin, comm_id, tag, link, reply);
             }
@@ -209,11 +202,9 @@ impl<T: Copy + Ord> Manager<T> {
                 self.counters.replies_duplicate += 1;
                 self.send_extension(comm_id, reply.comm_id, MessageKind::Reply);
             }
-            State::Established {
-                link,
-                is_active: true,
-                ..
-            } if link.remote.comm_id == reply.comm_id => {
+            State::Established { link, is_active: true, .. }
+                if link.remote.comm_id == reply.comm_id =>
+            {
                 // The RTU was lost, or is on its way.
                 self.counters.replies_duplicate += 1;
                 self.send_ready_to_use(comm_id, link);
@@ -239,13 +230,10 @@ impl<T: Copy + Ord> Manager<T> {
         link: Link,
         reply: &Reply,
     ) {
-        let same_name = self
-            .table
-            .find_remote(reply.ca_guid, reply.comm_id)
-            .find(|other| {
-                let connection = self.table.get(*other);
-                connection.is_some_and(|connection| connection.state.is_connected())
-            });
+        let same_name = self.table.find_remote(reply.ca_guid, reply.comm_id).find(|other| {
+            let connection = self.table.get(*other);
+            connection.is_some_and(|connection| connection.state.is_connected())
+        });
         let stale = self.table.find_qpn(reply.ca_guid, reply.qpn).or(same_name);
         if let Some(stale) = stale {
             // IBA 12.9.8.3.1: as for a REQ.
@@ -285,11 +273,7 @@ impl<T: Copy + Ord> Manager<T> {
         match connection.state {
             State::Accepting { tag, link, .. } => {
                 let is_active = false;
-                let state = State::Established {
-                    tag,
-                    link,
-                    is_active,
-                };
+                let state = State::Established { tag, link, is_active };
                 self.table.replace(ids.remote, state);
                 self.counters.established += 1;
                 self.push_event(Event::Established { tag });
@@ -317,26 +301,15 @@ impl<T: Copy + Ord> Manager<T> {
             sent
         };
         let state = match (&connection.state, wire.message()) {
-            (
-                State::Requesting {
-                    tag,
-                    local_qpn,
-                    sent,
-                },
-                Some(MessageKind::Request),
-            ) if !sent.repetition.is_extended => State::Requesting {
-                tag: *tag,
-                local_qpn: *local_qpn,
-                sent: extended(sent),
-            },
+            (State::Requesting { tag, local_qpn, sent }, Some(MessageKind::Request))
+                if !sent.repetition.is_extended =>
+            {
+                State::Requesting { tag: *tag, local_qpn: *local_qpn, sent: extended(sent) }
+            }
             (State::Accepting { tag, link, sent }, Some(MessageKind::Reply))
                 if !sent.repetition.is_extended && link.remote.comm_id == ids.local =>
             {
-                State::Accepting {
-                    tag: *tag,
-                    link: *link,
-                    sent: extended(sent),
-                }
+                State::Accepting { tag: *tag, link: *link, sent: extended(sent) }
             }
             // Of another message or state, or a second one: a peer must not prolong a wait for
             // ever.
@@ -366,10 +339,7 @@ impl<T: Copy + Ord> Manager<T> {
         let Some(connection) = self.table.get(comm_id) else {
             return;
         };
-        let rejection = Rejection {
-            code: wire.reason.get(),
-            private_data: wire.private_data,
-        };
+        let rejection = Rejection { code: wire.reason.get(), private_data: wire.private_data };
         self.counters.rejections += 1;
         let remote = connection.state.remote();
         match connection.state {
@@ -390,9 +360,7 @@ impl<T: Copy + Ord> Manager<T> {
                 let cause = DisconnectCause::Rejected(rejection.code);
                 self.push_event(Event::Disconnected { tag, cause });
             }
-            State::Disconnecting {
-                tag, is_reported, ..
-            } => {
+            State::Disconnecting { tag, is_reported, .. } => {
                 self.enter_time_wait(now, comm_id, tag, remote);
                 if let Some(tag) = tag.filter(|_| !is_reported) {
                     let cause = DisconnectCause::Rejected(rejection.code);
@@ -422,19 +390,17 @@ impl<T: Copy + Ord> Manager<T> {
         if wire.reason() != Some(RejectReason::Timeout) {
             return None;
         }
-        self.table
-            .find_remote(wire.ca_guid()?, ids.local)
-            .find(|comm_id| {
-                let connection = self.table.get(*comm_id);
-                connection.is_some_and(|connection| match connection.state {
-                    State::Requested { .. } | State::Accepting { .. } => true,
-                    State::Requesting { .. }
-                    | State::Replied { .. }
-                    | State::Established { .. }
-                    | State::Disconnecting { .. }
-                    | State::TimeWait { .. } => false,
-                })
+        self.table.find_remote(wire.ca_guid()?, ids.local).find(|comm_id| {
+            let connection = self.table.get(*comm_id);
+            connection.is_some_and(|connection| match connection.state {
+                State::Requested { .. } | State::Accepting { .. } => true,
+                State::Requesting { .. }
+                | State::Replied { .. }
+                | State::Established { .. }
+                | State::Disconnecting { .. }
+                | State::TimeWait { .. } => false,
             })
+        })
     }
 
     fn handle_disconnect(&mut self, now: Instant, origin: Origin, wire: &DisconnectRequestWire) {
@@ -461,9 +427,7 @@ impl<T: Copy + Ord> Manager<T> {
                 self.push_event(Event::Disconnected { tag, cause });
             }
             // Both sides at once.
-            State::Disconnecting {
-                tag, is_reported, ..
-            } => {
+            State::Disconnecting { tag, is_reported, .. } => {
                 self.enter_time_wait(now, ids.remote, tag, remote);
                 self.counters.disconnects_crossed += 1;
                 if let Some(tag) = tag.filter(|_| !is_reported) {
@@ -486,13 +450,7 @@ impl<T: Copy + Ord> Manager<T> {
             self.counters.mads_unexpected += 1;
             return;
         };
-        let State::Disconnecting {
-            tag,
-            link,
-            is_reported,
-            ..
-        } = connection.state
-        else {
+        let State::Disconnecting { tag, link, is_reported, .. } = connection.state else {
             self.counters.mads_unexpected += 1;
             return;
         };
@@ -525,19 +483,13 @@ impl<T: Copy + Ord> Manager<T> {
     }
 
     fn refuse_request(&mut self, origin: Origin, comm_id: CommId, reason: RejectReason) {
-        let ids = CommIds {
-            local: comm_id,
-            remote: CommId(0),
-        };
+        let ids = CommIds { local: comm_id, remote: CommId(0) };
         self.refuse_message(origin, ids, MessageKind::Request, reason);
     }
 
     fn refuse_reply(&mut self, origin: Origin, reply: &Reply, reason: RejectReason) {
         self.counters.mads_unexpected += 1;
-        let ids = CommIds {
-            local: reply.comm_id,
-            remote: reply.remote_comm_id,
-        };
+        let ids = CommIds { local: reply.comm_id, remote: reply.remote_comm_id };
         self.refuse_message(origin, ids, MessageKind::Reply, reason);
     }
 
@@ -558,8 +510,5 @@ impl<T: Copy + Ord> Manager<T> {
 
 /// The names, as the other side sees them.
 const fn swapped(ids: CommIds) -> CommIds {
-    CommIds {
-        local: ids.remote,
-        remote: ids.local,
-    }
+    CommIds { local: ids.remote, remote: ids.local }
 }

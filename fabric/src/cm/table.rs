@@ -39,10 +39,7 @@ impl<T: Copy + Ord> Table<T> {
         let mut vacant = VecDeque::new();
         vacant.try_reserve_exact(len_max.into())?;
         for place in 0..len_max {
-            places.push(Place {
-                generation: 0,
-                connection: None,
-            });
+            places.push(Place { generation: 0, connection: None });
             vacant.push_back(place);
         }
         Ok(Self {
@@ -135,8 +132,7 @@ impl<T: Copy + Ord> Table<T> {
             self.by_tag.insert(tag, number);
         }
         if let Some(remote) = state.remote() {
-            self.by_remote
-                .insert((remote.ca_guid, remote.comm_id), number);
+            self.by_remote.insert((remote.ca_guid, remote.comm_id), number);
             if state.is_connected() {
                 self.by_qpn.insert((remote.ca_guid, remote.qpn), number);
             }
@@ -148,18 +144,13 @@ impl<T: Copy + Ord> Table<T> {
 
     /// Takes a connection out of its place and all indexes.
     fn take(&mut self, number: u16) -> Option<Connection<T>> {
-        let connection = self
-            .places
-            .get_mut(usize::from(number))?
-            .connection
-            .take()?;
+        let connection = self.places.get_mut(usize::from(number))?.connection.take()?;
         let state = &connection.state;
         if let Some(tag) = state.tag() {
             self.by_tag.remove(tag, number);
         }
         if let Some(remote) = state.remote() {
-            self.by_remote
-                .remove((remote.ca_guid, remote.comm_id), number);
+            self.by_remote.remove((remote.ca_guid, remote.comm_id), number);
             self.by_qpn.remove((remote.ca_guid, remote.qpn), number);
         }
         if let Some(deadline) = state.deadline() {

@@ -34,11 +34,7 @@ fn code(value: u8) -> TimeoutCode {
 }
 
 fn address(value: u16) -> MadAddress {
-    MadAddress {
-        lid: lid(value),
-        sl: ServiceLevel::default(),
-        pkey_index: PkeyIndex::default(),
-    }
+    MadAddress { lid: lid(value), sl: ServiceLevel::default(), pkey_index: PkeyIndex::default() }
 }
 
 fn config(side: u64) -> ManagerConfig {
@@ -86,10 +82,7 @@ fn connect_request(local_qpn: u32) -> ConnectRequest {
 }
 
 fn private_data() -> IpoibPrivateData {
-    IpoibPrivateData {
-        qpn: qpn(0x48),
-        receive_mtu: 65524,
-    }
+    IpoibPrivateData { qpn: qpn(0x48), receive_mtu: 65524 }
 }
 
 fn acceptance(local_qpn: u32) -> Acceptance {
@@ -122,9 +115,7 @@ fn drained(manager: &mut Manager<&'static str>, to: u16) -> Mads {
 }
 
 fn kinds(mads: &Mads) -> Vec<CmAttribute> {
-    mads.iter()
-        .map(|bytes| parse(bytes).unwrap().message.attribute())
-        .collect()
+    mads.iter().map(|bytes| parse(bytes).unwrap().message.attribute()).collect()
 }
 
 fn events(manager: &mut Manager<&'static str>) -> Vec<Event<&'static str>> {
@@ -135,11 +126,7 @@ impl Pair {
     fn new() -> Self {
         let mut b = Manager::new(&config(2)).unwrap();
         b.listen(service(), u64::MAX).unwrap();
-        Self {
-            a: Manager::new(&config(1)).unwrap(),
-            b,
-            now: Instant::from_millis(1000),
-        }
+        Self { a: Manager::new(&config(1)).unwrap(), b, now: Instant::from_millis(1000) }
     }
 
     /// With a REQ under way.
@@ -284,21 +271,13 @@ fn a_connection_lives_and_ends() {
 fn both_sides_learn_what_the_other_says() {
     let mut pair = Pair::requesting();
     pair.a_to_b();
-    let Some(Event::Requested {
-        demand,
-        from,
-        request,
-    }) = pair.b.poll_event()
-    else {
+    let Some(Event::Requested { demand, from, request }) = pair.b.poll_event() else {
         panic!("a request is reported");
     };
     assert_eq!(from, address(1));
     let sent = connect_request(0x101);
     assert_eq!(demand, sent.to_request(demand.comm_id, config(1).ca_guid));
-    assert_eq!(
-        IpoibPrivateData::from_private_data(&demand.private_data),
-        private_data()
-    );
+    assert_eq!(IpoibPrivateData::from_private_data(&demand.private_data), private_data());
     let sent = acceptance(0x201);
     pair.b.accept(pair.now, request, "in", &sent).unwrap();
     pair.b_to_a();
@@ -332,9 +311,7 @@ fn crossed_requests_make_two_connections() {
         let [Event::Requested { request, .. }] = events(manager)[..] else {
             panic!("a request is reported");
         };
-        manager
-            .accept(now, request, "in", &acceptance(own))
-            .unwrap();
+        manager.accept(now, request, "in", &acceptance(own)).unwrap();
     }
     assert_eq!((pair.a_to_b().len(), pair.b_to_a().len()), (1, 1));
     pair.a.establish("out").unwrap();

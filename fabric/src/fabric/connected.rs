@@ -154,6 +154,7 @@ impl Fabric {
         }
     }
 
+    /// The requester that something under way belongs to, if its connection still exists.
     pub(super) fn requester_of(&mut self, flight: Flight) -> Option<&mut Requester> {
         let qp = self.qp_mut(flight.requester)?;
         qp.connection.as_mut()?.requester_of(flight)
@@ -280,12 +281,10 @@ impl Fabric {
             return;
         };
         port.counters.received += 1;
-        for _ in 0..completed {
-            // What completes it is on the way to the owner of the queue.
-            let Some(hca) = self.hcas.get_mut(id.hca.0 as usize) else {
-                return;
-            };
-            hca.complete_send(id, || Outcome::Sent, &mut self.outlet);
+        if let Some(hca) = self.hcas.get_mut(id.hca.0 as usize) {
+            for _ in 0..completed {
+                hca.complete_send(id, || Outcome::Sent, &mut self.outlet);
+            }
         }
         self.carry_out(id, verdict);
     }

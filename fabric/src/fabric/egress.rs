@@ -41,8 +41,7 @@ impl Fabric {
                 return Some(transit);
             }
             let id = self.egress.pop_front()?;
-            let is_connected = self.qp(id).is_some_and(|qp| qp.connection.is_some());
-            let transit = if is_connected { self.serve(id) } else { self.start_send(id) };
+            let transit = self.start_send(id);
             if transit.is_some() {
                 return transit;
             }
@@ -81,6 +80,9 @@ impl Fabric {
     fn start_send(&mut self, id: QpId) -> Option<Transit> {
         let hca = self.hcas.get_mut(id.hca.0 as usize)?;
         let qp = hca.qps.get_mut(id.key)?;
+        if qp.connection.is_some() {
+            return self.serve(id);
+        }
         let Send { request, packet } = qp.sends.pop_front()?;
         let port_id = qp.port;
         let port = self.ports.get_mut(port_id.index())?;
@@ -119,11 +121,11 @@ impl Fabric {
     }
 
     /// Takes a packet, or all packets of a message, from a queue pair to the switch.
+    #[inline]
     pub(super) fn launch(&mut self, launch: &Launch, packet: Packet) -> Option<Transit> {
         let &Launch { sender, source_qpn, ah, pkey_index, destination_qpn, psn, transport } =
             launch;
         let port = self.ports.get_mut(ah.port.index())?;
-
         let count = u64::from(transport.packet_count(packet.len()));
         let Some(source_lid) = port.lid.filter(|_| port.is_active()) else {
             port.counters.sends_while_inactive += count;

@@ -163,25 +163,19 @@ pub fn parse(bytes: &[u8]) -> Result<CmMessage<'_>, CmParseError> {
         CmAttribute::from_code(header.attribute.get()).ok_or(CmParseError::Attribute)?;
     // Every layout is as long as the data area, so that the length is never wrong here.
     let message = match attribute {
-        CmAttribute::Request => RequestWire::ref_from_bytes(&mad.data)
-            .map(Message::Request)
-            .ok(),
+        CmAttribute::Request => RequestWire::ref_from_bytes(&mad.data).map(Message::Request).ok(),
         CmAttribute::Mra => MraWire::ref_from_bytes(&mad.data).map(Message::Mra).ok(),
-        CmAttribute::Reject => RejectWire::ref_from_bytes(&mad.data)
-            .map(Message::Reject)
-            .ok(),
-        CmAttribute::Reply => ReplyWire::ref_from_bytes(&mad.data)
-            .map(Message::Reply)
-            .ok(),
-        CmAttribute::ReadyToUse => ReadyToUseWire::ref_from_bytes(&mad.data)
-            .map(Message::ReadyToUse)
-            .ok(),
-        CmAttribute::DisconnectRequest => DisconnectRequestWire::ref_from_bytes(&mad.data)
-            .map(Message::DisconnectRequest)
-            .ok(),
-        CmAttribute::DisconnectReply => DisconnectReplyWire::ref_from_bytes(&mad.data)
-            .map(Message::DisconnectReply)
-            .ok(),
+        CmAttribute::Reject => RejectWire::ref_from_bytes(&mad.data).map(Message::Reject).ok(),
+        CmAttribute::Reply => ReplyWire::ref_from_bytes(&mad.data).map(Message::Reply).ok(),
+        CmAttribute::ReadyToUse => {
+            ReadyToUseWire::ref_from_bytes(&mad.data).map(Message::ReadyToUse).ok()
+        }
+        CmAttribute::DisconnectRequest => {
+            DisconnectRequestWire::ref_from_bytes(&mad.data).map(Message::DisconnectRequest).ok()
+        }
+        CmAttribute::DisconnectReply => {
+            DisconnectReplyWire::ref_from_bytes(&mad.data).map(Message::DisconnectReply).ok()
+        }
     };
     Ok(CmMessage {
         transaction: header.transaction.get(),

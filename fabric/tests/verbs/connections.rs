@@ -43,12 +43,7 @@ impl Side {
         .unwrap();
         let service = ServiceId::of_interface(host.qpn);
         manager.listen(service, u64::MAX).unwrap();
-        Self {
-            host,
-            gsi,
-            agent,
-            manager,
-        }
+        Self { host, gsi, agent, manager }
     }
 
     fn send(&mut self, fabric: &mut Fabric) {
@@ -67,10 +62,7 @@ impl Side {
     fn request(&self, fabric: &Fabric, peer: &Host) -> ConnectRequest {
         let sl = ServiceLevel::default();
         let code = |value| TimeoutCode::new(value).unwrap();
-        let own = IpoibPrivateData {
-            qpn: self.host.qpn,
-            receive_mtu: 65524,
-        };
+        let own = IpoibPrivateData { qpn: self.host.qpn, receive_mtu: 65524 };
         ConnectRequest {
             to: self.gsi.address(fabric, peer.lid, sl),
             path: CmPath {
@@ -103,10 +95,7 @@ impl Side {
 }
 
 fn acceptance(side: &Side) -> Acceptance {
-    let own = IpoibPrivateData {
-        qpn: side.host.qpn,
-        receive_mtu: 65524,
-    };
+    let own = IpoibPrivateData { qpn: side.host.qpn, receive_mtu: 65524 };
     Acceptance {
         qpn: Qpn::new(0x600).unwrap(),
         starting_psn: Psn::from_random(2),
@@ -145,14 +134,7 @@ fn a_connection_is_made_and_ended_from_qp1_to_qp1() {
     let request = sides[0].request(&fabric, &b);
     sides[0].manager.connect(NOW, 1, &request).unwrap();
     settle(&mut fabric, &mut sides);
-    let [
-        Event::Requested {
-            request,
-            from,
-            demand,
-        },
-    ] = events(&mut sides[1])[..]
-    else {
+    let [Event::Requested { request, from, demand }] = events(&mut sides[1])[..] else {
         panic!("the request is reported");
     };
     assert_eq!(from.lid, a.lid);
@@ -160,10 +142,7 @@ fn a_connection_is_made_and_ended_from_qp1_to_qp1() {
     assert_eq!((peer.qpn, peer.receive_mtu), (a.qpn, 65524));
 
     let acceptance = acceptance(&sides[1]);
-    sides[1]
-        .manager
-        .accept(NOW, request, 2, &acceptance)
-        .unwrap();
+    sides[1].manager.accept(NOW, request, 2, &acceptance).unwrap();
     settle(&mut fabric, &mut sides);
     let replied = events(&mut sides[0]);
     assert!(matches!(replied[..], [Event::Replied { tag: 1, .. }]));
@@ -174,19 +153,12 @@ fn a_connection_is_made_and_ended_from_qp1_to_qp1() {
     sides[1].manager.disconnect(NOW, 2).unwrap();
     settle(&mut fabric, &mut sides);
     let cause = DisconnectCause::ByPeer;
-    assert_eq!(
-        events(&mut sides[0]),
-        [Event::Disconnected { tag: 1, cause }]
-    );
+    assert_eq!(events(&mut sides[0]), [Event::Disconnected { tag: 1, cause }]);
     for side in &mut sides {
         side.manager.handle_timeout(NOW + TIME_WAIT);
         assert_eq!(side.manager.connections_len(), 0);
-        let ManagerCounters {
-            mads_unexpected,
-            mads_malformed,
-            mads_repeated,
-            ..
-        } = *side.manager.counters();
+        let ManagerCounters { mads_unexpected, mads_malformed, mads_repeated, .. } =
+            *side.manager.counters();
         assert_eq!((mads_unexpected, mads_malformed, mads_repeated), (0, 0, 0));
     }
     for side in sides {
@@ -216,10 +188,7 @@ fn connect(sides: &mut [Side; 2], tag: u32, request: &ConnectRequest, accepted: 
             is_idle = false;
         }
         if let Some(Event::Requested { request, .. }) = passive.manager.poll_event() {
-            passive
-                .manager
-                .accept(NOW, request, tag, &accepted)
-                .unwrap();
+            passive.manager.accept(NOW, request, tag, &accepted).unwrap();
             is_idle = false;
         }
         if let Some(Event::Replied { tag, .. }) = active.manager.poll_event() {

@@ -5,11 +5,11 @@ mod interface;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use fabric::{AsyncEvent, Fabric};
 use fabric::node::{
     Delivered, HostEvent, InterfaceConfig, InterfaceId, Node, NodeConfig, NodeEvent, TooBig,
 };
 use fabric::port::PortId;
+use fabric::{AsyncEvent, Fabric};
 use ipoib_rs::event::{Event, Notice};
 use ipoib_rs::ib::Pkey;
 use ipoib_rs::interface::{ConnectedSupport, Mode};

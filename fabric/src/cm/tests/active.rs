@@ -41,14 +41,8 @@ fn a_request_that_was_given_up_is_withdrawn_at_the_peer() {
     pair.give_b(&last);
     assert_eq!(events(&mut pair.b), [Event::Withdrawn { request }]);
     let now = pair.now;
-    assert_eq!(
-        pair.b.accept(now, request, "in", &acceptance(0x201)),
-        Err(CommandError::Unknown)
-    );
-    assert_eq!(
-        pair.b.refuse(request, RejectReason::NoResources),
-        Err(CommandError::Unknown)
-    );
+    assert_eq!(pair.b.accept(now, request, "in", &acceptance(0x201)), Err(CommandError::Unknown));
+    assert_eq!(pair.b.refuse(request, RejectReason::NoResources), Err(CommandError::Unknown));
     assert_eq!(events(&mut pair.a), [Event::TimedOut { tag: "out" }]);
     pair.assert_empty();
 }
@@ -62,14 +56,8 @@ fn every_reason_of_a_rejection_reaches_the_owner() {
         let sent = pair.lose_b();
         let mads = altered(&sent[0], 10, &code.to_be_bytes());
         pair.give_a(&mads);
-        let rejection = Rejection {
-            code,
-            private_data: [0; 148],
-        };
-        let expected = [Event::Rejected {
-            tag: "out",
-            rejection,
-        }];
+        let rejection = Rejection { code, private_data: [0; 148] };
+        let expected = [Event::Rejected { tag: "out", rejection }];
         assert_eq!(events(&mut pair.a), expected);
         assert_eq!(rejection.reason(), RejectReason::from_code(code));
         // IBA 12.9.8.3.1: only a stale queue pair has to wait.
@@ -95,9 +83,7 @@ fn a_peer_may_ask_for_more_time_once() {
     assert_eq!(pair.b_to_a(), [CmAttribute::Mra]);
     assert_eq!(pair.a.counters().waits_extended, 1, "not twice");
     let now = pair.now;
-    pair.b
-        .accept(now, request, "in", &acceptance(0x201))
-        .unwrap();
+    pair.b.accept(now, request, "in", &acceptance(0x201)).unwrap();
     assert_eq!(pair.b_to_a(), [CmAttribute::Reply]);
     assert_eq!(pair.a.counters().replies, 1);
 }
@@ -110,10 +96,7 @@ fn a_peer_cannot_impose_a_wait_of_hours() {
     let mads = pair.lose_b();
     let mads = altered(&mads[0], 9, &[0xF8]);
     pair.give_a(&mads);
-    assert_eq!(
-        pair.a.poll_timeout(),
-        Some(pair.now + RESPONSE + config(1).wait_max)
-    );
+    assert_eq!(pair.a.poll_timeout(), Some(pair.now + RESPONSE + config(1).wait_max));
 }
 
 #[test]
@@ -139,13 +122,7 @@ fn a_reply_can_be_rejected() {
     pair.a.reject("out", reason).unwrap();
     assert_eq!(pair.a_to_b(), [CmAttribute::Reject]);
     let events = events(&mut pair.b);
-    let [
-        Event::Rejected {
-            tag: "in",
-            rejection,
-        },
-    ] = events[..]
-    else {
+    let [Event::Rejected { tag: "in", rejection }] = events[..] else {
         panic!("{events:?}");
     };
     assert_eq!(rejection.reason(), Some(reason));
@@ -181,19 +158,11 @@ fn a_reply_from_a_queue_pair_that_is_connected_is_stale() {
     let events = events(&mut pair.a);
     let rejection = Rejection::local(RejectReason::StaleConnection);
     let cause = DisconnectCause::Stale;
-    let expected = [
-        Event::Rejected {
-            tag: "second",
-            rejection,
-        },
-        Event::Disconnected { tag: "out", cause },
-    ];
+    let expected =
+        [Event::Rejected { tag: "second", rejection }, Event::Disconnected { tag: "out", cause }];
     assert_eq!(events, expected);
     let sent = pair.lose_a();
-    assert_eq!(
-        kinds(&sent),
-        [CmAttribute::Reject, CmAttribute::DisconnectRequest]
-    );
+    assert_eq!(kinds(&sent), [CmAttribute::Reject, CmAttribute::DisconnectRequest]);
     assert_eq!(pair.a.counters().replies_stale, 1);
 }
 

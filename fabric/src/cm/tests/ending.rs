@@ -133,15 +133,8 @@ fn a_connection_can_be_cancelled_while_it_is_disconnected() {
     pair.a.cancel(pair.now, "out");
     let now = pair.now;
     pair.a.connect(now, "out", &connect_request(0x102)).unwrap();
-    assert_eq!(
-        pair.a_to_b(),
-        [CmAttribute::DisconnectRequest, CmAttribute::Request]
-    );
-    assert_eq!(
-        pair.b_to_a(),
-        [CmAttribute::DisconnectReply],
-        "the new connection has the tag"
-    );
+    assert_eq!(pair.a_to_b(), [CmAttribute::DisconnectRequest, CmAttribute::Request]);
+    assert_eq!(pair.b_to_a(), [CmAttribute::DisconnectReply], "the new connection has the tag");
     assert_eq!(events(&mut pair.a), []);
     assert_eq!(pair.a.connections_len(), 2);
 }

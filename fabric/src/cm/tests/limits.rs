@@ -13,10 +13,7 @@ fn a_full_table_refuses_the_owner_and_the_peer() {
         pair.a.connect(now, tag, &connect_request(number)).unwrap();
     }
     let fifth = connect_request(0x105);
-    assert_eq!(
-        pair.a.connect(now, "5", &fifth),
-        Err(CommandError::TableFull)
-    );
+    assert_eq!(pair.a.connect(now, "5", &fifth), Err(CommandError::TableFull));
     assert_eq!(pair.a.counters().connects_table_full, 1);
     pair.a_to_b();
     assert_eq!(pair.b.connections_len(), 4);
@@ -24,10 +21,7 @@ fn a_full_table_refuses_the_owner_and_the_peer() {
     other.connect(now, "5", &fifth).unwrap();
     let sent = drained(&mut other, 2);
     pair.give_b(&sent);
-    assert_eq!(
-        rejected_with(&pair.lose_b()),
-        Some(RejectReason::NoResources)
-    );
+    assert_eq!(rejected_with(&pair.lose_b()), Some(RejectReason::NoResources));
     assert_eq!(pair.b.counters().requests_table_full, 1);
     // A place that becomes free can be used again.
     pair.a.cancel(now, "1");
@@ -66,10 +60,7 @@ fn no_more_services_than_can_be_are_listened_for() {
 
 #[test]
 fn messages_that_nobody_polls_are_lost_and_repeated_later() {
-    let small = ManagerConfig {
-        mads_max: 1,
-        ..config(1)
-    };
+    let small = ManagerConfig { mads_max: 1, ..config(1) };
     let mut pair = Pair::new();
     pair.a = Manager::new(&small).unwrap();
     let now = pair.now;
@@ -86,18 +77,10 @@ fn messages_that_nobody_polls_are_lost_and_repeated_later() {
 
 #[test]
 fn messages_are_not_taken_in_while_events_wait() {
-    let large = ManagerConfig {
-        connections_max: 100,
-        mads_max: 100,
-        ..config(1)
-    };
+    let large = ManagerConfig { connections_max: 100, mads_max: 100, ..config(1) };
     let mut pair = Pair::new();
     pair.a = Manager::new(&large).unwrap();
-    pair.b = Manager::new(&ManagerConfig {
-        ca_guid: 2,
-        ..large
-    })
-    .unwrap();
+    pair.b = Manager::new(&ManagerConfig { ca_guid: 2, ..large }).unwrap();
     pair.b.listen(service(), u64::MAX).unwrap();
     let now = pair.now;
     for number in 0..100 {
@@ -117,11 +100,7 @@ fn messages_are_not_taken_in_while_events_wait() {
 
 #[test]
 fn times_that_come_while_events_wait_are_not_lost() {
-    let large = ManagerConfig {
-        connections_max: 100,
-        mads_max: 1000,
-        ..config(1)
-    };
+    let large = ManagerConfig { connections_max: 100, mads_max: 1000, ..config(1) };
     let mut pair = Pair::new();
     pair.a = Manager::new(&large).unwrap();
     let now = pair.now;

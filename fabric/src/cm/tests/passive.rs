@@ -24,9 +24,7 @@ fn a_mask_leaves_bits_of_the_service_open() {
     let mut pair = Pair::new();
     pair.b.unlisten(service());
     let mask = !0xFF_FFFF;
-    pair.b
-        .listen(ServiceId::of_interface(qpn(0)), mask)
-        .unwrap();
+    pair.b.listen(ServiceId::of_interface(qpn(0)), mask).unwrap();
     assert_eq!(pair.b.listen(service(), u64::MAX), Err(ListenError::Taken));
     let now = pair.now;
     pair.a.connect(now, "out", &connect_request(0x101)).unwrap();
@@ -59,9 +57,7 @@ fn a_request_with_an_alternate_path_gets_none() {
     pair.give_b(&altered(&sent[0], 96, &[0, 9]));
     let request = pair.take_request();
     let now = pair.now;
-    pair.b
-        .accept(now, request, "in", &acceptance(0x201))
-        .unwrap();
+    pair.b.accept(now, request, "in", &acceptance(0x201)).unwrap();
     let sent = pair.lose_b();
     let Message::Reply(wire) = parse(&sent[0]).unwrap().message else {
         panic!("a REP is sent");
@@ -78,9 +74,7 @@ fn a_request_that_comes_again_is_reported_once() {
     let request = pair.take_request();
     assert_eq!(kinds(&pair.lose_b()), [CmAttribute::Mra]);
     let now = pair.now;
-    pair.b
-        .accept(now, request, "in", &acceptance(0x201))
-        .unwrap();
+    pair.b.accept(now, request, "in", &acceptance(0x201)).unwrap();
     let reply = pair.lose_b();
     pair.give_b(&sent);
     assert_eq!(pair.lose_b(), reply, "the REP was lost");
@@ -95,9 +89,7 @@ fn a_late_repetition_does_not_disturb_an_established_connection() {
     pair.give_b(&sent);
     let request = pair.take_request();
     let now = pair.now;
-    pair.b
-        .accept(now, request, "in", &acceptance(0x201))
-        .unwrap();
+    pair.b.accept(now, request, "in", &acceptance(0x201)).unwrap();
     pair.b_to_a();
     pair.a.establish("out").unwrap();
     pair.a_to_b();
@@ -175,10 +167,7 @@ fn an_rtu_for_nothing_is_rejected() {
 fn a_new_request_of_a_connected_queue_pair_ends_the_old_connection() {
     let mut pair = Pair::established();
     // The peer restarts and makes the same queue pair again.
-    let again = ManagerConfig {
-        seed: 77,
-        ..config(1)
-    };
+    let again = ManagerConfig { seed: 77, ..config(1) };
     pair.a = Manager::new(&again).unwrap();
     let now = pair.now;
     pair.a.connect(now, "new", &connect_request(0x101)).unwrap();
@@ -186,18 +175,9 @@ fn a_new_request_of_a_connected_queue_pair_ends_the_old_connection() {
     let cause = DisconnectCause::Stale;
     let expected = [Event::Disconnected { tag: "in", cause }];
     assert_eq!(events(&mut pair.b), expected);
-    assert_eq!(
-        pair.b_to_a(),
-        [CmAttribute::Reject, CmAttribute::DisconnectRequest]
-    );
+    assert_eq!(pair.b_to_a(), [CmAttribute::Reject, CmAttribute::DisconnectRequest]);
     let rejected = events(&mut pair.a);
-    let [
-        Event::Rejected {
-            tag: "new",
-            rejection,
-        },
-    ] = rejected[..]
-    else {
+    let [Event::Rejected { tag: "new", rejection }] = rejected[..] else {
         panic!("{rejected:?}");
     };
     assert_eq!(rejection.reason(), Some(RejectReason::StaleConnection));
@@ -218,9 +198,7 @@ fn a_peer_that_uses_a_name_twice_has_forgotten_the_first_connection() {
     pair.give_b(&sent);
     let request = pair.take_request();
     let now = pair.now;
-    pair.b
-        .accept(now, request, "in", &acceptance(0x201))
-        .unwrap();
+    pair.b.accept(now, request, "in", &acceptance(0x201)).unwrap();
     pair.lose_b();
     pair.give_b(&altered(&sent[0], 32, &[0, 1, 9]));
     let cause = DisconnectCause::Stale;
@@ -245,10 +223,7 @@ fn another_transaction_with_the_same_names_is_another_connection() {
 #[test]
 fn a_request_of_a_queue_pair_that_asked_before_withdraws_the_first() {
     let (mut pair, request) = Pair::requested();
-    let again = ManagerConfig {
-        seed: 77,
-        ..config(1)
-    };
+    let again = ManagerConfig { seed: 77, ..config(1) };
     pair.a = Manager::new(&again).unwrap();
     let now = pair.now;
     pair.a.connect(now, "new", &connect_request(0x101)).unwrap();
@@ -276,13 +251,7 @@ fn a_connection_that_the_peer_cancels_is_rejected() {
     pair.a.cancel(pair.now, "out");
     pair.a_to_b();
     let events = events(&mut pair.b);
-    let [
-        Event::Rejected {
-            tag: "in",
-            rejection,
-        },
-    ] = events[..]
-    else {
+    let [Event::Rejected { tag: "in", rejection }] = events[..] else {
         panic!("{events:?}");
     };
     assert_eq!(rejection.reason(), Some(RejectReason::Timeout));

@@ -72,21 +72,10 @@ impl Belief {
 
 impl Owner {
     fn new(side: u64, seed: u64) -> Self {
-        let config = ManagerConfig {
-            seed,
-            connections_max: 16,
-            mads_max: 64,
-            ..config(side)
-        };
+        let config = ManagerConfig { seed, connections_max: 16, mads_max: 64, ..config(side) };
         let mut manager = Manager::new(&config).unwrap();
         manager.listen(service(), u64::MAX).unwrap();
-        Self {
-            manager,
-            side,
-            connections: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            tag_next: 0,
-        }
+        Self { manager, side, connections: BTreeMap::new(), requests: BTreeMap::new(), tag_next: 0 }
     }
 
     fn qpn_free(&self) -> Option<Qpn> {
@@ -111,10 +100,7 @@ impl World {
             delay_max: Duration::from_millis(1 + draw(&mut random) % 600),
         };
         Self {
-            owners: [
-                Owner::new(1, draw(&mut random)),
-                Owner::new(2, draw(&mut random)),
-            ],
+            owners: [Owner::new(1, draw(&mut random)), Owner::new(2, draw(&mut random))],
             flying: BTreeMap::new(),
             flown: 0,
             now: Instant::from_millis(1),
@@ -147,13 +133,10 @@ impl World {
         for _ in 0..STEPS_MAX {
             let times = self.owners.iter().flat_map(|owner| {
                 let decisions = owner.requests.values().map(|(_, at)| *at);
-                let replies = owner
-                    .connections
-                    .values()
-                    .filter_map(|belief| match belief {
-                        Belief::Deciding(_, _, at) => Some(*at),
-                        _ => None,
-                    });
+                let replies = owner.connections.values().filter_map(|belief| match belief {
+                    Belief::Deciding(_, _, at) => Some(*at),
+                    _ => None,
+                });
                 let timeout = owner.manager.poll_timeout();
                 decisions.chain(replies).chain(timeout)
             });
@@ -191,16 +174,11 @@ impl World {
     fn drain(&mut self, side: usize) {
         while let Some(mad) = self.owners[side].manager.poll_mad() {
             let kind = parse(&mad.bytes).unwrap().message.attribute();
-            self.trace
-                .push(format!("{:?} {side} sends {kind:?}", self.now));
+            self.trace.push(format!("{:?} {side} sends {kind:?}", self.now));
             if self.chance(self.faults.loss) {
                 continue;
             }
-            let copies = if self.chance(self.faults.repetition) {
-                2
-            } else {
-                1
-            };
+            let copies = if self.chance(self.faults.repetition) { 2 } else { 1 };
             for _ in 0..copies {
                 let at = self.soon(self.faults.delay_max);
                 self.flown += 1;
@@ -218,9 +196,7 @@ impl World {
         let owner = &mut self.owners[side];
         let Some(tag) = event.tag() else {
             match event {
-                Event::Requested {
-                    request, demand, ..
-                } => {
+                Event::Requested { request, demand, .. } => {
                     let entry = (demand.starting_psn, decide_at);
                     assert_eq!(owner.requests.insert(request, entry), None);
                 }
@@ -286,14 +262,8 @@ impl World {
                 continue;
             };
             let tag = owner.tag();
-            let acceptance = Acceptance {
-                starting_psn: own.psn,
-                ..acceptance(own.qpn.value())
-            };
-            owner
-                .manager
-                .accept(now, request, tag, &acceptance)
-                .unwrap();
+            let acceptance = Acceptance { starting_psn: own.psn, ..acceptance(own.qpn.value()) };
+            owner.manager.accept(now, request, tag, &acceptance).unwrap();
             owner.connections.insert(tag, Belief::Accepted(own, peer));
         }
         let due: Vec<_> = self.owners[side]
@@ -310,9 +280,7 @@ impl World {
             owner.connections.remove(&tag);
             if is_welcome {
                 owner.manager.establish(tag).unwrap();
-                owner
-                    .connections
-                    .insert(tag, Belief::Established(own, peer));
+                owner.connections.insert(tag, Belief::Established(own, peer));
             } else {
                 let reason = RejectReason::ConsumerReject;
                 owner.manager.reject(tag, reason).unwrap();
@@ -383,9 +351,7 @@ impl World {
 
     fn has_other_end(&self, side: usize, own: Psn, peer: Psn) -> bool {
         let other = self.established(1 - side);
-        other
-            .iter()
-            .any(|(_, other_own, other_peer)| (*other_own, *other_peer) == (peer, own))
+        other.iter().any(|(_, other_own, other_peer)| (*other_own, *other_peer) == (peer, own))
     }
 
     fn disconnect(&mut self, side: usize, tag: u32) {

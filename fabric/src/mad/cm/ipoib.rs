@@ -32,10 +32,8 @@ impl IpoibPrivateData {
     /// The private data of a message, zero after the two fields.
     pub fn to_private_data<const LEN: usize>(self) -> [u8; LEN] {
         const { assert!(LEN >= IPOIB_PRIVATE_BYTES) };
-        let wire = Wire {
-            qpn: U32::new(self.qpn.value()),
-            receive_mtu: U32::new(self.receive_mtu),
-        };
+        let wire =
+            Wire { qpn: U32::new(self.qpn.value()), receive_mtu: U32::new(self.receive_mtu) };
         let mut bytes = [0; LEN];
         bytes[..IPOIB_PRIVATE_BYTES].copy_from_slice(wire.as_bytes());
         bytes
@@ -46,9 +44,6 @@ impl IpoibPrivateData {
     pub fn from_private_data<const LEN: usize>(bytes: &[u8; LEN]) -> Self {
         const { assert!(LEN >= IPOIB_PRIVATE_BYTES) };
         let [_, a, b, c, mtu @ ..] = bytes.first_chunk().copied().unwrap_or([0; 8]);
-        Self {
-            qpn: Qpn::from_bytes([a, b, c]),
-            receive_mtu: u32::from_be_bytes(mtu),
-        }
+        Self { qpn: Qpn::from_bytes([a, b, c]), receive_mtu: u32::from_be_bytes(mtu) }
     }
 }

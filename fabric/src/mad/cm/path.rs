@@ -80,11 +80,7 @@ impl CmPathWire {
 
     /// The path as bytes.
     pub const fn new(path: &CmPath) -> Self {
-        let local = if path.is_subnet_local {
-            Self::SUBNET_LOCAL
-        } else {
-            0
-        };
+        let local = if path.is_subnet_local { Self::SUBNET_LOCAL } else { 0 };
         Self {
             local_lid: U16::new(path.local_lid.value()),
             remote_lid: U16::new(path.remote_lid.value()),

@@ -120,16 +120,8 @@ impl RequestWire {
 
     /// The request as bytes.
     pub fn new(request: &Request) -> Self {
-        let flow_control = if request.has_flow_control {
-            Self::FLOW_CONTROL
-        } else {
-            0
-        };
-        let shared = if request.has_shared_receive_queue {
-            Self::SHARED_RECEIVE_QUEUE
-        } else {
-            0
-        };
+        let flow_control = if request.has_flow_control { Self::FLOW_CONTROL } else { 0 };
+        let shared = if request.has_shared_receive_queue { Self::SHARED_RECEIVE_QUEUE } else { 0 };
         let transport = Self::TRANSPORT_RC << 1 | flow_control;
         Self {
             local_comm_id: U32::new(request.comm_id.0),

@@ -149,9 +149,7 @@ impl RejectWire {
 
     /// The GUID of the sender's adapter, if the additional information holds one.
     pub fn ca_guid(&self) -> Option<u64> {
-        self.info()
-            .first_chunk()
-            .map(|guid| u64::from_be_bytes(*guid))
+        self.info().first_chunk().map(|guid| u64::from_be_bytes(*guid))
     }
 }
 
@@ -265,8 +263,5 @@ impl DisconnectReplyWire {
 }
 
 const fn comm_ids(local: U32, remote: U32) -> CommIds {
-    CommIds {
-        local: CommId(local.get()),
-        remote: CommId(remote.get()),
-    }
+    CommIds { local: CommId(local.get()), remote: CommId(remote.get()) }
 }

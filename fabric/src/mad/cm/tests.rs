@@ -10,19 +10,13 @@ use super::*;
 use crate::mad::tests::{bits, capture};
 
 const TRANSACTION: u64 = 0x0102_0304_0506_0708;
-const IDS: CommIds = CommIds {
-    local: CommId(0xA1A2_A3A4),
-    remote: CommId(0xB1B2_B3B4),
-};
+const IDS: CommIds = CommIds { local: CommId(0xA1A2_A3A4), remote: CommId(0xB1B2_B3B4) };
 const PORT_A: Gid = Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0x0002_C903_0000_0A01);
 const PORT_B: Gid = Gid::new(Gid::SUBNET_PREFIX_DEFAULT, 0x0002_C903_0000_0B02);
 const UD_QPN: u32 = 0x00C0_FFEE;
 
 fn ipoib() -> IpoibPrivateData {
-    IpoibPrivateData {
-        qpn: Qpn::new(UD_QPN).unwrap(),
-        receive_mtu: 65524,
-    }
+    IpoibPrivateData { qpn: Qpn::new(UD_QPN).unwrap(), receive_mtu: 65524 }
 }
 
 fn request() -> Request {
@@ -227,20 +221,13 @@ fn messages_survive_the_way_through_bytes() {
     let reject = reject();
     assert_eq!(
         (reject.comm_ids(), reject.message(), reject.reason()),
-        (
-            IDS,
-            Some(MessageKind::Reply),
-            Some(RejectReason::ConsumerReject)
-        )
+        (IDS, Some(MessageKind::Reply), Some(RejectReason::ConsumerReject))
     );
     assert_eq!(reject.ca_guid(), Some(0x0002_C903_0000_0A00));
     assert_eq!(ReadyToUseWire::new(IDS).comm_ids(), IDS);
     assert_eq!(DisconnectReplyWire::new(IDS).comm_ids(), IDS);
     let disconnect = DisconnectRequestWire::new(IDS, qpn());
-    assert_eq!(
-        (disconnect.comm_ids(), disconnect.remote_qpn()),
-        (IDS, qpn())
-    );
+    assert_eq!((disconnect.comm_ids(), disconnect.remote_qpn()), (IDS, qpn()));
 }
 
 #[test]
@@ -257,26 +244,14 @@ fn a_request_that_cannot_be_granted_has_its_reason() {
         wire.eecn_timeout_transport = transport(code);
         assert_eq!(wire.request(), Err(RejectReason::InvalidTransport));
     }
-    assert_eq!(
-        reason(|wire| wire.mtu_rnr = 0x06),
-        Some(RejectReason::InvalidMtu)
-    );
-    assert_eq!(
-        reason(|wire| wire.mtu_rnr = 0x60),
-        Some(RejectReason::InvalidMtu)
-    );
-    assert_eq!(
-        reason(|wire| wire.pkey = U16::new(0x8000)),
-        Some(RejectReason::UnsupportedRequest)
-    );
+    assert_eq!(reason(|wire| wire.mtu_rnr = 0x06), Some(RejectReason::InvalidMtu));
+    assert_eq!(reason(|wire| wire.mtu_rnr = 0x60), Some(RejectReason::InvalidMtu));
+    assert_eq!(reason(|wire| wire.pkey = U16::new(0x8000)), Some(RejectReason::UnsupportedRequest));
     assert_eq!(
         reason(|wire| wire.primary.local_lid = U16::new(0xC000)),
         Some(RejectReason::InvalidLid)
     );
-    assert_eq!(
-        reason(|wire| wire.primary.remote_lid = U16::ZERO),
-        Some(RejectReason::InvalidLid)
-    );
+    assert_eq!(reason(|wire| wire.primary.remote_lid = U16::ZERO), Some(RejectReason::InvalidLid));
     assert!(!good.has_alternate());
 }
 
@@ -446,11 +421,7 @@ fn tshark_reads_what_was_written() {
     let mads = messages.map(|message| message.to_bytes(TRANSACTION));
     let path = std::env::temp_dir().join(format!("fabric-cm-{}.pcap", std::process::id()));
     fs::write(&path, capture(&mads)).unwrap();
-    let output = Command::new("tshark")
-        .arg("-V")
-        .arg("-r")
-        .arg(&path)
-        .output();
+    let output = Command::new("tshark").arg("-V").arg("-r").arg(&path).output();
     fs::remove_file(&path).unwrap();
     let Ok(output) = output else {
         eprintln!("tshark is not installed: not compared");
@@ -458,10 +429,7 @@ fn tshark_reads_what_was_written() {
     };
     let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
     for line in SHOWN {
-        assert!(
-            text.contains(line),
-            "tshark does not show {line:?} in\n{text}"
-        );
+        assert!(text.contains(line), "tshark does not show {line:?} in\n{text}");
     }
     assert!(!text.contains("malformed"), "{text}");
 }

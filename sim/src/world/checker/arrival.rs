@@ -60,6 +60,11 @@ fn accounted(fabric: &Fabric, port: PortId) -> u64 {
         receives_missing,
         receives_too_short,
         buffers_missing,
+        wrong_services,
+        foreign_sources,
+        duplicates,
+        sequence_errors,
+        stale_responses,
     } = counters;
     received
         + arrivals_while_inactive
@@ -72,4 +77,9 @@ fn accounted(fabric: &Fabric, port: PortId) -> u64 {
         + receives_missing
         + receives_too_short
         + buffers_missing
+        + wrong_services
+        + foreign_sources
+        + duplicates
+        + sequence_errors
+        + stale_responses
 }
