@@ -313,6 +313,24 @@ fn a_renewal_under_way_is_cancelled_when_the_port_goes_down() {
 }
 
 #[test]
+fn a_group_upgraded_during_its_renewal_is_joined_fully_after_it() {
+    let mut bench = Bench::joined();
+    let mgid = group("224.1.2.3");
+    let address = LinkAddress::multicast(mgid);
+    bench.send(&address, EtherType::IPV4, ipv4(100, false)).unwrap();
+    bench.answer_all();
+    bench.port_event(PortEvent::ClientReregister, |_| {});
+    let before = bench.joins_waiting();
+    bench.listen(&[zerocopy::IntoBytes::as_bytes(&address)]);
+    assert_eq!(bench.joins_waiting(), before, "the renewal is waited for");
+    bench.answer_all();
+    assert!(bench.attached.iter().any(|&(one, _)| one == mgid));
+    assert!(bench.members.contains(&(mgid, 1)));
+    bench.complete_all();
+    bench.finish();
+}
+
+#[test]
 fn a_group_given_up_twice_is_still_detached() {
     let mut bench = Bench::joined();
     let address = LinkAddress::multicast(group("224.1.2.3"));

@@ -243,7 +243,12 @@ impl<B: PacketBuf> Interface<B> {
             self.retire_handle(handle);
             self.use_membership(now, place, joined, is_attached);
         } else {
-            let renewal = Renewal::Current;
+            // It may have been upgraded while it was being renewed as a send-only group.
+            let renewal = if listens(group.role) && !is_attached {
+                Renewal::Wanted(self.first_try(group.role))
+            } else {
+                Renewal::Current
+            };
             self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });
         }
     }
