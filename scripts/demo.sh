@@ -1,6 +1,7 @@
 #!/bin/sh
-# The guided tour: installs what is missing, builds the lab, runs `ipoib-lab demo` with the arguments
-# given. POSIX sh. Needs root for the network namespaces; asks sudo for it where it is not root.
+# The guided tour: installs what is missing, builds the lab, runs `ipoib-lab demo` with the
+# arguments given. POSIX sh. Needs root for the network namespaces; asks sudo for it where it is
+# not root.
 #
 #   scripts/demo.sh                                        all scenarios
 #   scripts/demo.sh --list                                 their names
@@ -16,7 +17,7 @@ REPO=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 
 setup_tools ip ping
 setup_rust
-setup_build --release --package lab
+setup_build --locked --release --package lab
 target=${CARGO_TARGET_DIR:-$REPO/target}
 step "running: ipoib-lab demo $*"
 as_root "$target/release/ipoib-lab" demo "$@"

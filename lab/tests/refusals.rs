@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use common::{Directory, Foreign, LAB, Prefix, Up, assert_refused, can_run_labs, lab};
+use common::{Directory, Foreign, LAB, Prefix, Running, assert_refused, can_run_labs, lab};
 
 #[test]
 fn an_unknown_scenario_is_refused() {
@@ -106,7 +106,7 @@ fn a_second_lab_of_the_same_name_is_refused() {
         return;
     }
     let prefix = Prefix::new("second");
-    let first = Up::start(&prefix);
+    let first = Running::up(&prefix);
     let output = lab(&["up", "--prefix", &prefix.0]);
     assert_refused(&output, 6, "running lab");
     assert!(prefix.exists('a') && prefix.exists('b'));
@@ -121,9 +121,25 @@ fn an_interrupted_lab_leaves_nothing() {
     }
     for signal in ["-INT", "-TERM", "-HUP"] {
         let prefix = Prefix::new("interrupted");
-        let up = Up::start(&prefix);
+        let up = Running::up(&prefix);
         assert!(prefix.exists('a') && prefix.exists('b'));
         assert_eq!(up.end(signal), Some(0));
+        prefix.assert_nothing_left();
+    }
+}
+
+#[test]
+fn an_interrupted_tour_leaves_nothing_and_says_by_which_signal() {
+    if !can_run_labs("an_interrupted_tour_leaves_nothing_and_says_by_which_signal") {
+        return;
+    }
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let prefix = Prefix::new("cut");
+        // This scenario has a ping running for two seconds after its first check.
+        let arguments = ["demo", "--only", "sm-restart", "--prefix", &prefix.0];
+        let tour = Running::spawn(&arguments, "  ok ");
+        assert!(prefix.exists('a') && prefix.exists('b'));
+        assert_eq!(tour.end(signal), Some(code));
         prefix.assert_nothing_left();
     }
 }
@@ -134,9 +150,9 @@ fn what_a_killed_lab_left_is_removed_at_the_next_start() {
         return;
     }
     let prefix = Prefix::new("killed");
-    assert_eq!(Up::start(&prefix).end("-KILL"), None);
+    assert_eq!(Running::up(&prefix).end("-KILL"), None);
     assert!(prefix.exists('a') && prefix.exists('b'));
-    let next = Up::start(&prefix);
+    let next = Running::up(&prefix);
     assert_eq!(next.end("-TERM"), Some(0));
     prefix.assert_nothing_left();
 }

@@ -6,7 +6,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Prefix, Up, can_run_labs};
+use common::{Prefix, Running, can_run_labs};
 
 #[test]
 fn every_host_reaches_every_other() {
@@ -15,7 +15,7 @@ fn every_host_reaches_every_other() {
         return;
     }
     let prefix = Prefix::new("mesh");
-    let up = Up::start_with(&prefix, &["--hosts", "4"]);
+    let up = Running::up_with(&prefix, &["--hosts", "4"]);
     for from in HOSTS {
         for (number, _) in (1..).zip(HOSTS) {
             for target in [format!("10.77.0.{number}"), format!("fd00:77::{number}")] {
@@ -38,7 +38,7 @@ fn the_tables_are_shown_on_request() {
         return;
     }
     let prefix = Prefix::new("tables");
-    let mut up = Up::start(&prefix);
+    let mut up = Running::up(&prefix);
     for _ in 0..2 {
         up.signal("-USR1");
         for host in ['a', 'b'] {

@@ -90,28 +90,35 @@ impl Drop for Foreign {
     }
 }
 
-/// `ipoib-lab up`, once it is ready. Killed with the value.
-pub(crate) struct Up {
+/// A running lab. Killed with the value.
+pub(crate) struct Running {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
-impl Up {
-    pub(crate) fn start(prefix: &Prefix) -> Self {
-        Self::start_with(prefix, &[])
+impl Running {
+    pub(crate) fn up(prefix: &Prefix) -> Self {
+        Self::up_with(prefix, &[])
     }
 
-    pub(crate) fn start_with(prefix: &Prefix, more: &[&str]) -> Self {
+    pub(crate) fn up_with(prefix: &Prefix, more: &[&str]) -> Self {
+        let mut arguments = vec!["up", "--prefix", &prefix.0];
+        arguments.extend_from_slice(more);
+        Self::spawn(&arguments, "ready")
+    }
+
+    /// Runs the lab up to the first line that starts with `words`.
+    pub(crate) fn spawn(arguments: &[&str], words: &str) -> Self {
         let mut child = Command::new(LAB)
-            .args(["up", "--prefix", &prefix.0])
-            .args(more)
+            .args(arguments)
             .stdout(Stdio::piped())
+            .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let mut up = Self { child, output };
-        up.wait_for("ready");
-        up
+        let mut lab = Self { child, output };
+        lab.wait_for(words);
+        lab
     }
 
     /// Reads up to the next line that starts with `words`.
@@ -148,7 +155,7 @@ impl Up {
     }
 }
 
-impl Drop for Up {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
