@@ -30,6 +30,8 @@ pub(crate) struct Group {
     pub(crate) queue: Queue,
     /// When the packets that wait must go.
     pub(crate) hold_until: Option<Instant>,
+    /// Whether the subnet manager may have forgotten us since the latest join was sent.
+    pub(crate) is_doubtful: bool,
     /// Whether the log was told that it cannot be joined.
     pub(crate) is_noticed: bool,
     /// Set by each use, cleared by the search for a group to evict.
@@ -324,6 +326,7 @@ impl Groups {
             operation: 0,
             queue: Queue::default(),
             hold_until: None,
+            is_doubtful: false,
             is_noticed: false,
             is_used: true,
         };
