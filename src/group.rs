@@ -28,6 +28,8 @@ pub(crate) struct Group {
     pub(crate) operation: u32,
     /// Packets that wait, in order.
     pub(crate) queue: Queue,
+    /// Whether the subnet manager may have forgotten us since the latest join was sent.
+    pub(crate) is_doubtful: bool,
     /// Whether the log was told that it cannot be joined.
     pub(crate) is_noticed: bool,
     /// Set by each use, cleared by the search for a group to evict.
@@ -321,6 +323,7 @@ impl Groups {
             state: GroupState::Idle,
             operation: 0,
             queue: Queue::default(),
+            is_doubtful: false,
             is_noticed: false,
             is_used: true,
         };

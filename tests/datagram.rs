@@ -320,6 +320,52 @@ fn a_renewal_under_way_is_cancelled_when_the_port_goes_down() {
 }
 
 #[test]
+fn a_group_upgraded_during_its_renewal_is_joined_fully_after_it() {
+    let mut bench = Bench::joined();
+    let mgid = group("224.1.2.3");
+    let address = LinkAddress::multicast(mgid);
+    bench.send(&address, EtherType::IPV4, ipv4(100, false)).unwrap();
+    bench.answer_all();
+    bench.port_event(PortEvent::ClientReregister, |_| {});
+    let before = bench.joins_waiting();
+    bench.listen(&[zerocopy::IntoBytes::as_bytes(&address)]);
+    assert_eq!(bench.joins_waiting(), before, "the renewal is waited for");
+    bench.answer_all();
+    assert!(bench.attached.iter().any(|&(one, _)| one == mgid));
+    assert!(bench.members.contains(&(mgid, 1)));
+    bench.complete_all();
+    bench.finish();
+}
+
+#[test]
+fn a_group_that_is_not_ready_when_registration_is_asked_for_is_registered_later() {
+    let address = LinkAddress::multicast(group("224.1.2.3"));
+    let is_join = |action: &Action| matches!(action, Action::JoinGroup { request, .. } if Some(request.mgid) == address.mgid());
+    let is_handle = |action: &Action| matches!(action, Action::CreateAddressHandle { .. });
+    // Its join is under way in the first case, its handle is being made in the second.
+    for is_joined in [false, true] {
+        let mut bench = Bench::joined();
+        bench.listen(&[zerocopy::IntoBytes::as_bytes(&address)]);
+        if is_joined {
+            bench.answer_where(|action| !is_handle(action));
+            assert!(bench.actions.iter().any(is_handle));
+        }
+        bench.port_event(PortEvent::ClientReregister, |_| {});
+        if is_joined {
+            bench.answer_where(is_handle);
+        } else {
+            let join = bench.actions.iter().position(is_join).unwrap();
+            let join = bench.actions.remove(join).unwrap();
+            bench.answer(join);
+            bench.answer_where(|action| !is_join(action));
+        }
+        assert_eq!(bench.actions.iter().filter(|action| is_join(action)).count(), 1);
+        bench.answer_all();
+        bench.finish();
+    }
+}
+
+#[test]
 fn a_group_given_up_twice_is_still_detached() {
     let mut bench = Bench::joined();
     let address = LinkAddress::multicast(group("224.1.2.3"));

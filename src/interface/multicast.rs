@@ -155,8 +155,10 @@ impl<B: PacketBuf> Interface<B> {
         let was_send_only = group.role == Role::SendOnly;
         group.role = Role::Listed;
         group.is_wanted = true;
-        if let GroupState::Ready { joined, is_attached, handle, .. } = group.state
+        // A renewal under way is waited for: its answer shows whether a full membership is missing.
+        if let GroupState::Ready { joined, is_attached, handle, renewal } = group.state
             && was_send_only
+            && !matches!(renewal, Renewal::Joining(_))
         {
             let renewal = Renewal::Wanted(self.first_try(Role::Listed));
             self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });

@@ -41,6 +41,7 @@ impl<B: PacketBuf> Interface<B> {
         let claimed = group.claim.map_or(JoinStates::empty(), |claim| claim.join_states);
         let join_states = claimed | membership.into();
         group.claim = Some(Claim { mgid, port_gid, join_states });
+        group.is_doubtful = false;
         self.counters.count(Counter::Joins);
         let request = JoinRequest { mgid, port_gid, pkey, membership, create };
         Some(Action::JoinGroup { op, request })
@@ -243,7 +244,7 @@ impl<B: PacketBuf> Interface<B> {
             self.retire_handle(handle);
             self.use_membership(now, place, joined, is_attached);
         } else {
-            let renewal = Renewal::Current;
+            let renewal = self.renewal_of(place, is_attached);
             self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });
         }
     }
@@ -258,21 +259,27 @@ impl<B: PacketBuf> Interface<B> {
         let Some(group) = self.groups.get(place) else {
             return;
         };
-        let role = group.role;
         let GroupState::Addressing { joined, is_attached, handle } = group.state else {
             return;
         };
         if handle != created {
             return;
         }
-        // It may have been upgraded while it was being joined to send only.
-        let renewal = if listens(role) && !is_attached {
-            Renewal::Wanted(self.first_try(role))
-        } else {
-            Renewal::Current
-        };
+        let renewal = self.renewal_of(place, is_attached);
         self.enter_group(place, GroupState::Ready { joined, is_attached, handle, renewal });
         self.drain_group(now, place, datapath);
+    }
+
+    /// Whether a membership that was just put to use has to be asked for again: the group was
+    /// upgraded while it was being joined to send only, or the subnet manager asked for
+    /// registration after the join was sent.
+    fn renewal_of(&self, place: u32, is_attached: bool) -> Renewal {
+        match self.groups.get(place) {
+            Some(group) if group.is_doubtful || (listens(group.role) && !is_attached) => {
+                Renewal::Wanted(self.first_try(group.role))
+            }
+            Some(_) | None => Renewal::Current,
+        }
     }
 
     pub(in crate::interface) fn on_group_unaddressed(
@@ -295,11 +302,14 @@ impl<B: PacketBuf> Interface<B> {
     pub(in crate::interface) fn renew_groups(&mut self) {
         self.query_sa_capabilities();
         for place in 0..self.groups.capacity() {
-            let Some(group) = self.groups.get(place) else {
+            let Some(group) = self.groups.get_mut(place) else {
                 continue;
             };
-            let first = self.first_try(group.role);
-            match group.state {
+            // What is under way may be of the time before: it is renewed when it is done.
+            group.is_doubtful = true;
+            let (role, state) = (group.role, group.state);
+            let first = self.first_try(role);
+            match state {
                 GroupState::Ready { renewal: Renewal::Joining(_), .. } => {}
                 GroupState::Ready { joined, is_attached, handle, renewal: _ } => {
                     let renewal = Renewal::Wanted(first);
