@@ -229,6 +229,7 @@ const MIDDLE: Limits = Limits {
     group_queue_packets_max: 8,
     group_queue_bytes_max: 32 * 1024,
     pending_packets_max: 128,
+    ..Limits::SMALL
 };
 
 /// Off in four of ten seeds, else up to `max`, small values more often.

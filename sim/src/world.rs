@@ -430,7 +430,7 @@ impl World {
             }
             Event::AnnounceAddress | Event::LinkUp => self.announce(station),
             Event::Detached => self.retire(station),
-            Event::LinkDown | Event::MtuChanged(_) | Event::Notice(_) => {}
+            Event::LinkDown | Event::ModeChanged(_) | Event::MtuChanged(_) | Event::Notice(_) => {}
         }
     }
 

@@ -13,7 +13,10 @@ use ipoib_rs::action::{HandleId, QueuePairChange, VerbError};
 use ipoib_rs::counters::DropReason;
 use ipoib_rs::ib::{Mgid, Mlid, PkeyIndex, Qpn};
 use ipoib_rs::limits::Limits;
-use ipoib_rs::packet::{DataPath, DatagramSend, Delivery, PacketBuf, PacketSink, PostReceiveError};
+use ipoib_rs::packet::{
+    ConnectedSend, DataPath, DatagramSend, Delivery, PacketBuf, PacketSink, PostReceiveError,
+    ReceiveQueue,
+};
 use ipoib_rs::time::Instant;
 
 use super::faults::Faults;
@@ -244,6 +247,21 @@ impl DataPath<Packet> for Queues<'_> {
             }
             Err(refused) => Err(refused.packet),
         }
+    }
+
+    fn post_connected_send(&mut self, send: ConnectedSend, packet: Packet) -> Result<(), Packet> {
+        self.records.misdeeds.push(format!("posted {send:?} on an adapter without connections"));
+        Err(packet)
+    }
+
+    fn post_connected_receive(
+        &mut self,
+        queue: ReceiveQueue,
+        _bytes: usize,
+    ) -> Result<(), PostReceiveError> {
+        let misdeed = format!("posted a receive on {queue:?} of an adapter without connections");
+        self.records.misdeeds.push(misdeed);
+        Err(PostReceiveError)
     }
 
     fn post_receive(&mut self, bytes: usize) -> Result<(), PostReceiveError> {

@@ -16,7 +16,7 @@ use fabric::{CreateError, Fabric};
 use ipoib_rs::action::{Action, OpId, SaError, VerbError};
 use ipoib_rs::event::Event;
 use ipoib_rs::ib::{Pkey, PortAttributes};
-use ipoib_rs::interface::{Config, Interface, PortEvent, RingFull};
+use ipoib_rs::interface::{Config, Interface, Mode, PortEvent, RingFull};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::packet::{CompletionStatus, Receive, SendId};
 use ipoib_rs::pump::{self, Shell};
@@ -121,7 +121,16 @@ impl Station {
         let Ground { fabric, site, .. } = ground;
         let port = fabric.port_attributes(site.port, self.pkey).ok_or(CreateError::Unknown)?;
         let adapter = Adapter::open(fabric, site.port, &limits, self.index as u64)?;
-        let config = Config { qpn: adapter.qpn(), port, scope: Scope::LINK_LOCAL, seed, limits };
+        let config = Config {
+            qpn: adapter.qpn(),
+            port,
+            scope: Scope::LINK_LOCAL,
+            mode: Mode::Datagram,
+            // The adapters of this world have no reliable connections.
+            connected: None,
+            seed,
+            limits,
+        };
         let interface = Interface::attach(config).map_err(|_| CreateError::OutOfMemory)?;
         self.attached = Some(Attached {
             interface,
@@ -407,6 +416,18 @@ impl Station {
                 self.send_mad(ground, op, mad, failed);
             }
             Action::WakeSendQueue => self.wake(ground),
+            Action::AcceptConnection { .. }
+            | Action::DestroyConnection { .. }
+            | Action::ErrConnection { .. }
+            | Action::Listen { .. }
+            | Action::OpenConnection { .. }
+            | Action::PostDrainMarker { .. }
+            | Action::Unlisten { .. } => {
+                if let Some(attached) = &mut self.attached {
+                    let misdeed = format!("{action:?} of an adapter without connections");
+                    attached.records.misdeeds.push(misdeed);
+                }
+            }
         }
     }
 
@@ -459,11 +480,18 @@ impl Station {
                 };
                 (op, result)
             }
-            Action::CancelQuery { .. }
+            Action::AcceptConnection { .. }
+            | Action::CancelQuery { .. }
+            | Action::DestroyConnection { .. }
+            | Action::ErrConnection { .. }
             | Action::JoinGroup { .. }
             | Action::LeaveGroup { .. }
+            | Action::Listen { .. }
+            | Action::OpenConnection { .. }
+            | Action::PostDrainMarker { .. }
             | Action::QueryPath { .. }
             | Action::QuerySaCapabilities { .. }
+            | Action::Unlisten { .. }
             | Action::WakeSendQueue => return,
         };
         attached.operations.remove(&op);
@@ -557,7 +585,8 @@ impl Shell for Locked<'_> {
                 .misdeeds
                 .push(format!("{action:?} after the interface reported that it is detached"));
         }
-        if let Some(op) = operation(&action)
+        let is_answered = !matches!(action, Action::CancelQuery { .. });
+        if let Some(op) = action.operation().filter(|_| is_answered)
             && !self.attached.operations.insert(op)
         {
             self.attached.records.misdeeds.push(format!("{op:?} was used twice"));
@@ -567,21 +596,5 @@ impl Shell for Locked<'_> {
 
     fn schedule(&mut self, deadline: Option<Instant>) {
         self.attached.deadline = deadline;
-    }
-}
-
-/// The operation whose answer an action asks for.
-fn operation(action: &Action) -> Option<OpId> {
-    match *action {
-        Action::AttachGroup { op, .. }
-        | Action::CreateAddressHandle { op, .. }
-        | Action::DestroyAddressHandle { op, .. }
-        | Action::DetachGroup { op, .. }
-        | Action::JoinGroup { op, .. }
-        | Action::LeaveGroup { op, .. }
-        | Action::ModifyQueuePair { op, .. }
-        | Action::QueryPath { op, .. }
-        | Action::QuerySaCapabilities { op } => Some(op),
-        Action::CancelQuery { .. } | Action::WakeSendQueue => None,
     }
 }

@@ -17,6 +17,7 @@ pub(super) fn on_event(station: &mut Station, event: &Event) -> Result<(), Strin
         | Event::AnnounceAddress
         | Event::BroadcastChanged(_)
         | Event::Detached
+        | Event::ModeChanged(_)
         | Event::MtuChanged(_)
         | Event::Notice(_) => return Ok(()),
     };
