@@ -184,8 +184,8 @@ impl<'a> Stage<'a> {
         ping: &Ping,
     ) -> Result<(), Error> {
         let report = self.ping(from, ping)?;
-        let is_good = report.is_complete() && report.sent == ping.count;
-        self.check(name, Outcome::of(is_good, report.summary()))
+        let is_good = report.is_complete(ping.count);
+        self.check(name, Outcome::of(is_good, report.summary_of(ping.count)))
     }
 
     /// Checks that the kernel of a host has this MTU on its interface.
