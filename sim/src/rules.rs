@@ -46,6 +46,8 @@ pub struct Odds {
     pub post_send_failure: u16,
     /// The adapter refuses a receive.
     pub post_receive_failure: u16,
+    /// A send or receive is reported as failed.
+    pub completion_failure: u16,
     /// An address handle cannot be made.
     pub handle_failure: u16,
     /// Another verb fails.
@@ -151,6 +153,7 @@ impl Rules {
             straggler: permille(random, 100),
             post_send_failure: permille(random, 50),
             post_receive_failure: permille(random, 200),
+            completion_failure: permille(random, 50),
             handle_failure: permille(random, 300),
             verb_failure: permille(random, 150),
         };

@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
+use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +17,12 @@ use crate::scenario;
 use crate::trace::Verbosity;
 use crate::verdict::{Failure, FailureKind};
 use crate::world::Totals;
+
+/// A seed takes a fraction of a second. One that does not end in this time, by the clock of the
+/// machine, never will.
+const HANG_AFTER: Duration = Duration::from_secs(60);
+/// The seeds among which a hanging one is looked for: those begun last, a thread each.
+const SEEDS_SHOWN: u64 = 8;
 
 /// A bug to plant in the world, so that the checkers can show that they find it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
@@ -86,8 +93,12 @@ pub fn run(seeds: Range<u64>, jobs: usize, options: Options) -> Option<FailureKi
             });
         }
         drop(sender);
-        for (seed, outcome) in receiver {
-            summary.add(seed, outcome);
+        loop {
+            match receiver.recv_timeout(HANG_AFTER) {
+                Ok((seed, outcome)) => summary.add(seed, outcome),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => summary.give_up(next.load(Ordering::Relaxed)),
+            }
         }
     });
     summary.print(options);
@@ -161,6 +172,17 @@ fn catch_panics() {
 }
 
 impl Summary {
+    /// Ends the process: a thread that does not come back cannot be ended.
+    fn give_up(&self, seed_next: u64) -> ! {
+        let lowest = seed_next.saturating_sub(SEEDS_SHOWN);
+        println!(
+            "no seed ended for {HANG_AFTER:?}; {} are done, the one that hangs is among \
+             {lowest}..{seed_next}",
+            self.seeds
+        );
+        process::exit(i32::from(FailureKind::Liveness.exit_code()));
+    }
+
     fn add(&mut self, seed: u64, mut outcome: Outcome) {
         self.seeds += 1;
         self.events += outcome.events;

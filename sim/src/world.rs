@@ -44,6 +44,8 @@ pub use pings::{Lane, Version};
 
 /// Completions that a station takes in one go, at most.
 const REAP_MAX: u64 = 8;
+/// Packets that leave at the same time, at most.
+const DEPARTURES_MAX: u64 = 40;
 /// The context of notifications of a port's QP1: this plus the number of the site.
 const CONTEXT_SITES: u64 = 1 << 32;
 /// The context of notifications of the subnet manager's QP1.
@@ -71,6 +73,8 @@ pub struct World {
     failure: Option<Failure>,
     planted: Option<Planted>,
     is_disturbed: bool,
+    /// It is arranged that packets leave.
+    is_take_off_near: bool,
     /// Interfaces that are removed stay away.
     is_closing: bool,
     timeouts_at_once: u32,
@@ -90,6 +94,8 @@ enum Item {
     Arrival(Transit),
     /// A port event is told to an interface.
     PortEvent(Visit, PortEvent),
+    /// Packets that were posted leave their ports.
+    TakeOff,
     /// Completions are taken from an adapter.
     Reap(Visit),
     /// An action is carried out.
@@ -252,11 +258,14 @@ impl World {
                     });
                 }
             }
+            Item::TakeOff => self.take_off(),
             Item::Reap(visit) => self.reap(visit),
             Item::Action(visit, action) => {
                 if self.is_current(visit) {
                     self.trace.record(self.now, Kind::Action, &[visit.station as u64]);
                     self.trace.record_debug(&action);
+                    let station = visit.station;
+                    self.trace.note(self.now, format_args!("station {station}: {action:?}"));
                     self.with_station(visit.station, |station, ground| {
                         station.execute(ground, action);
                     });
@@ -313,10 +322,14 @@ impl World {
             for station in 0..self.stations.len() {
                 is_busy |= self.drain(station);
             }
-            is_busy |= self.take_off();
             if !is_busy {
-                return;
+                break;
             }
+        }
+        if self.fabric.has_egress() && !self.is_take_off_near {
+            self.is_take_off_near = true;
+            let delay = self.faults.departure_delay();
+            self.agenda.add(self.now + delay, Item::TakeOff);
         }
     }
 
@@ -422,11 +435,14 @@ impl World {
         self.stations[station].host.announce(pool);
     }
 
-    /// Decides what becomes of the packets that leave ports.
-    fn take_off(&mut self) -> bool {
-        let mut is_busy = false;
-        while let Some(transit) = self.fabric.poll_transit() {
-            is_busy = true;
+    /// Lets some of the packets leave that were posted, and decides what becomes of them.
+    fn take_off(&mut self) {
+        self.is_take_off_near = false;
+        let count = 1 + self.random.below(DEPARTURES_MAX);
+        for _ in 0..count {
+            let Some(transit) = self.fabric.poll_transit() else {
+                return;
+            };
             let flight = self.faults.flight();
             let words = [
                 transit.source().index() as u64,
@@ -449,7 +465,6 @@ impl World {
                 }
             }
         }
-        is_busy
     }
 
     fn fly(&mut self, span: Duration, transit: Transit) {

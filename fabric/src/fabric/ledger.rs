@@ -4,6 +4,11 @@ use super::Fabric;
 use crate::cq::Outcome;
 
 impl Fabric {
+    /// Whether [`Self::poll_transit`] has work to do: sends are posted that did not leave.
+    pub fn has_egress(&self) -> bool {
+        !self.egress.is_empty() || !self.ready.is_empty()
+    }
+
     /// The packets that the fabric holds: sends that were posted and did not leave, copies that
     /// were not polled, and what was received and not polled. With those of its users that is
     /// [`crate::packet::Pool::outstanding`].

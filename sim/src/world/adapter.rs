@@ -29,7 +29,7 @@ pub(super) struct Adapter {
     /// The groups that the queue pair is attached to.
     pub(super) groups: BTreeSet<(Mgid, Mlid)>,
     /// Sends that were posted and have not completed.
-    pub(super) posted: BTreeSet<u64>,
+    pub(super) posted: BTreeMap<u64, HandleId>,
     /// What the interface may post no more: it reported that it is detached.
     pub(super) is_retired: bool,
 }
@@ -77,7 +77,7 @@ impl Adapter {
             receive_cq,
             handles: BTreeMap::new(),
             groups: BTreeSet::new(),
-            posted: BTreeSet::new(),
+            posted: BTreeMap::new(),
             is_retired: false,
         };
         adapter.arm(fabric);
@@ -237,7 +237,7 @@ impl DataPath<Packet> for Queues<'_> {
         match self.fabric.post_send(self.adapter.qp, request, packet) {
             Ok(()) => {
                 self.records.held.remove(&identity);
-                if !self.adapter.posted.insert(send.id.to_bits()) {
+                if self.adapter.posted.insert(send.id.to_bits(), send.handle).is_some() {
                     self.records.misdeeds.push(format!("posted {:?} twice", send.id));
                 }
                 Ok(())

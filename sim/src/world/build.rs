@@ -112,6 +112,7 @@ impl WorldBuilder {
             failure: None,
             planted,
             is_disturbed: false,
+            is_take_off_near: false,
             is_closing: false,
             timeouts_at_once: 0,
             in_flight: 0,

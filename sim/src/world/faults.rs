@@ -65,12 +65,21 @@ impl Faults {
         self.delays.span(self.action_delay.clone())
     }
 
+    /// How long packets stay with their adapter after they were posted.
+    pub(super) fn departure_delay(&mut self) -> Duration {
+        self.flight.span(self.latency.clone())
+    }
+
     pub(super) fn refuses_send(&mut self) -> bool {
         self.is_on && self.calls.chance(self.odds.post_send_failure)
     }
 
     pub(super) fn refuses_receive(&mut self) -> bool {
         self.is_on && self.calls.chance(self.odds.post_receive_failure)
+    }
+
+    pub(super) fn fails_completion(&mut self) -> bool {
+        self.is_on && self.calls.chance(self.odds.completion_failure)
     }
 
     pub(super) fn fails_handle(&mut self) -> bool {

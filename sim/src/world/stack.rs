@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fabric::packet::Packet;
 use ipoib_rs::ib::{Gid, Qpn};
+use ipoib_rs::interface::Interface;
 use ipoib_rs::packet::PacketBuf;
 use ipoib_rs::wire::{AddressFlags, EtherType, LinkAddress};
 
@@ -28,12 +29,13 @@ enum Sending {
     OversizeGroup,
     UnknownHost,
     UnknownAddress,
+    Garbage,
     NewGroup,
     ChangedGroups,
 }
 
 /// The choices, frequent ones several times.
-const SENDINGS: [Sending; 16] = [
+const SENDINGS: [Sending; 17] = [
     Sending::Ping,
     Sending::Ping,
     Sending::Ping,
@@ -48,6 +50,7 @@ const SENDINGS: [Sending; 16] = [
     Sending::OversizeGroup,
     Sending::UnknownHost,
     Sending::UnknownAddress,
+    Sending::Garbage,
     Sending::NewGroup,
     Sending::ChangedGroups,
 ];
@@ -129,7 +132,7 @@ impl World {
             }
             Sending::Burst => self.send_burst(lane),
             Sending::Oversize => {
-                let bytes = self.random.within(2_045..=9_000) as usize;
+                let bytes = self.oversize();
                 let dont_fragment = self.random.chance(500);
                 let pair = (source, destination);
                 let pool = self.fabric.pool_mut();
@@ -148,6 +151,7 @@ impl World {
                 self.send(lane.from, packet);
             }
             Sending::UnknownAddress => self.send_to_unknown_address(lane.from),
+            Sending::Garbage => self.send_garbage(lane.from),
             Sending::ChangedGroups => {
                 let groups: Vec<IpAddr> = GROUPS
                     .iter()
@@ -158,6 +162,13 @@ impl World {
                 self.with_station(lane.from, |station, ground| station.follow_groups(ground));
             }
         }
+    }
+
+    /// A length above the MTU, half of the time by a few bytes only: that is where limits are
+    /// taken wrong.
+    fn oversize(&mut self) -> usize {
+        let bytes_max = if self.random.chance(500) { HOST_MTU + 8 } else { 9_000 };
+        self.random.within(HOST_MTU as u64 + 1..=bytes_max as u64) as usize
     }
 
     /// The fragments of a large datagram, all at once.
@@ -197,6 +208,26 @@ impl World {
                 station.transmit_frame(ground, frame);
             });
         }
+    }
+
+    /// Random bytes to everybody, as every protocol that a host listens to.
+    fn send_garbage(&mut self, station: usize) {
+        const PROTOCOLS: [EtherType; 4] =
+            [EtherType::ARP, EtherType::IPV4, EtherType::IPV6, EtherType::RARP];
+        let Some(broadcast) = self.interface(station).and_then(Interface::broadcast) else {
+            return;
+        };
+        let bytes = self.random.within(1..=120) as usize;
+        let protocol = self.random.pick(&PROTOCOLS).copied();
+        let (Some(protocol), Some(mut packet)) = (protocol, self.fabric.allocate(bytes)) else {
+            return;
+        };
+        for byte in packet.bytes_mut() {
+            *byte = self.random.word() as u8;
+        }
+        let to = LinkAddress::multicast(broadcast);
+        let frame = Frame { to, protocol, packet };
+        self.with_station(station, |station, ground| station.transmit_frame(ground, frame));
     }
 
     fn send_to_group(&mut self, lane: Lane, bytes: usize) {

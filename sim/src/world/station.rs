@@ -160,8 +160,10 @@ impl Station {
         use zerocopy::IntoBytes;
         let groups = self.host.joined_groups();
         let now = ground.now;
+        // Report B17: a stack that sits on links of other types lists addresses of theirs as well.
+        let foreign: &[u8] = &[0x33, 0x33, 0, 0, 0, 1];
         self.pump(ground, |interface, queues| {
-            let list = groups.iter().map(IntoBytes::as_bytes);
+            let list = groups.iter().map(IntoBytes::as_bytes).chain([foreign]);
             interface.handle_multicast_list(now, list, queues);
         });
     }
@@ -220,6 +222,15 @@ impl Station {
     fn feed_completion(&mut self, ground: &mut Ground<'_>, wr_id: u64, outcome: Outcome) {
         let now = ground.now;
         match outcome {
+            Outcome::Sent if ground.faults.fails_completion() => {
+                self.feed_send(ground, wr_id, CompletionStatus::Failed);
+            }
+            Outcome::Received(arrival) if ground.faults.fails_completion() => {
+                ground.fabric.pool_mut().free(arrival.packet);
+                self.pump(ground, |interface, queues| {
+                    interface.handle_receive_failed(now, CompletionStatus::Failed, queues);
+                });
+            }
             Outcome::Sent => self.feed_send(ground, wr_id, CompletionStatus::Success),
             Outcome::SendFailed(error) => self.feed_send(ground, wr_id, error.into()),
             Outcome::Received(arrival) => {
@@ -244,7 +255,7 @@ impl Station {
     fn feed_send(&mut self, ground: &mut Ground<'_>, wr_id: u64, status: CompletionStatus) {
         let now = ground.now;
         if let Some(attached) = &mut self.attached
-            && !attached.adapter.posted.remove(&wr_id)
+            && attached.adapter.posted.remove(&wr_id).is_none()
         {
             attached.records.misdeeds.push(format!("send {wr_id:#x} completed and is not posted"));
         }
@@ -431,6 +442,11 @@ impl Station {
                 (op, result)
             }
             Action::DestroyAddressHandle { op, handle } => {
+                // A send may read its handle until it completes (IBA 11.2.3.4).
+                if adapter.posted.values().any(|&used| used == handle) {
+                    let misdeed = format!("destroyed {handle:?} under a posted send");
+                    attached.records.misdeeds.push(misdeed);
+                }
                 let ah = adapter.handles.remove(&handle).ok_or(VerbError);
                 (op, ah.and_then(|ah| fabric.destroy_ah(ah).map_err(|_| VerbError)))
             }
