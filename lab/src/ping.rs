@@ -1,5 +1,6 @@
 //! The system's ping(8): what it is asked and what it says.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -89,6 +90,8 @@ impl Ping {
 pub(crate) struct Answer {
     /// Who answered.
     pub(crate) from: IpAddr,
+    /// Which request, from 1.
+    pub(crate) sequence: u32,
     /// When, since 1970.
     pub(crate) at: Duration,
 }
@@ -127,9 +130,21 @@ impl Report {
         report
     }
 
-    /// Whether there was an answer to every request, and there were requests.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.sent > 0 && self.received == self.sent
+    /// Which of the first `count` requests were answered, by `from` if that is given.
+    ///
+    /// With a time limit ping goes on until it has `count` answers: where they are slow it sends
+    /// more requests than that, and what is on its way when it ends is not lost.
+    pub(crate) fn answered(&self, count: u32, from: Option<IpAddr>) -> BTreeSet<u32> {
+        let is_wanted = |answer: &&Answer| {
+            answer.sequence <= count && from.is_none_or(|from| from == answer.from)
+        };
+        self.answers.iter().filter(is_wanted).map(|answer| answer.sequence).collect()
+    }
+
+    /// Whether the first `count` requests were answered, and nothing twice.
+    pub(crate) fn is_complete(&self, count: u32) -> bool {
+        let all: BTreeSet<u32> = self.answers.iter().map(|answer| answer.sequence).collect();
+        self.answered(count, None).len() == count as usize && all.len() == self.answers.len()
     }
 
     /// The time from `event`, since 1970, to the first answer after it.
@@ -138,10 +153,19 @@ impl Report {
         later.min()
     }
 
-    /// One line for people.
+    /// One line for people, about all requests.
     pub(crate) fn summary(&self) -> String {
-        let Self { sent, received, .. } = self;
-        let lost = sent.saturating_sub(*received);
+        self.describe(self.received, self.sent)
+    }
+
+    /// One line for people, about the first `count` requests.
+    pub(crate) fn summary_of(&self, count: u32) -> String {
+        let answered = self.answered(count, None).len();
+        self.describe(u32::try_from(answered).unwrap_or(count), count)
+    }
+
+    fn describe(&self, received: u32, sent: u32) -> String {
+        let lost = sent.saturating_sub(received);
         let mut text = format!("{received} of {sent} answered, {lost} lost");
         if let Some(times) = &self.round_trip {
             text.push_str(", min/avg/max/mdev ");
@@ -160,10 +184,11 @@ impl Report {
 fn parse_answer(line: &str) -> Option<Answer> {
     let (stamp, rest) = line.strip_prefix('[')?.split_once("] ")?;
     let (_, rest) = rest.split_once(" bytes from ")?;
-    let (from, _) = rest.split_once(": icmp_seq")?;
+    let (from, rest) = rest.split_once(": icmp_seq=")?;
+    let (sequence, _) = rest.split_once(' ')?;
     let from = from.split('%').next()?.parse().ok()?;
     let at = Duration::try_from_secs_f64(stamp.parse().ok()?).ok()?;
-    Some(Answer { from, at })
+    Some(Answer { from, sequence: sequence.parse().ok()?, at })
 }
 
 /// `100 packets transmitted, 99 received, +1 duplicates, 1% packet loss, time 99ms`.
@@ -192,21 +217,51 @@ mod tests {
         assert_eq!(report.answers.len(), 2);
         assert_eq!(report.answers[1].at, Duration::from_millis(1_700_000_000_500));
         assert_eq!(report.answers[1].from, "10.77.0.2".parse::<IpAddr>().unwrap());
-        assert!(!report.is_complete());
+        assert_eq!(report.answers[1].sequence, 2);
         assert_eq!(
             report.summary(),
             "2 of 3 answered, 1 lost, min/avg/max/mdev 0.018/0.022/0.027/0.004 ms"
         );
     }
 
+    fn answers(sequences: &[u32]) -> Report {
+        let answer = |&sequence| Answer {
+            from: "10.77.0.2".parse().unwrap(),
+            sequence,
+            at: Duration::from_millis(u64::from(sequence) * 10),
+        };
+        Report { answers: sequences.iter().map(answer).collect(), ..Report::default() }
+    }
+
+    #[test]
+    fn what_was_sent_beyond_the_count_is_not_lost() {
+        let report = Report { sent: 4, received: 3, ..answers(&[1, 2, 3]) };
+        assert!(report.is_complete(3));
+        assert_eq!(report.summary_of(3), "3 of 3 answered, 0 lost");
+    }
+
+    #[test]
+    fn a_gap_is_a_loss_whatever_came_later() {
+        let report = Report { sent: 4, received: 3, ..answers(&[1, 3, 4]) };
+        assert!(!report.is_complete(3));
+        assert_eq!(report.summary_of(3), "2 of 3 answered, 1 lost");
+    }
+
+    #[test]
+    fn an_answer_that_comes_twice_is_a_failure() {
+        assert!(!answers(&[1, 2, 2, 3]).is_complete(3));
+    }
+
+    #[test]
+    fn answers_of_others_do_not_count() {
+        let report = answers(&[1, 2]);
+        let of = |address: &str| report.answered(2, Some(address.parse().unwrap())).len();
+        assert_eq!((of("10.77.0.2"), of("10.77.0.3")), (2, 0));
+    }
+
     #[test]
     fn recovery_is_the_first_answer_after_the_event() {
-        let answer = |millis| Answer {
-            from: "10.77.0.2".parse().unwrap(),
-            at: Duration::from_millis(millis),
-        };
-        let report =
-            Report { answers: vec![answer(100), answer(250), answer(260)], ..Report::default() };
+        let report = answers(&[10, 25, 26]);
         let recovery = |millis| report.recovery_after(Duration::from_millis(millis));
         assert_eq!(recovery(200), Some(Duration::from_millis(50)));
         assert_eq!(recovery(300), None);
@@ -222,7 +277,7 @@ mod tests {
     fn a_local_error_is_kept() {
         let report = Report::parse("ping: local error: message too long, mtu=2044\n");
         assert_eq!(report.errors, ["local error: message too long, mtu=2044"]);
-        assert!(!report.is_complete());
+        assert!(!report.is_complete(1));
     }
 
     #[test]

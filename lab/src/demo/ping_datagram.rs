@@ -82,9 +82,8 @@ fn check_group(stage: &mut Stage<'_>, family: Family) -> Result<(), Error> {
         // RFC 4443 4.2: the answer to a link-local group comes from the link-local address.
         Family::Ipv6 => HostId::B.link_local().into(),
     };
-    let answers = report.answers.iter().filter(|answer| answer.from == peer);
-    let count = answers.count();
-    let is_good = count == report.sent as usize && count > 0;
-    let seen = format!("{count} of {} answered by {peer}", report.sent);
+    let count = report.answered(ping.count, Some(peer)).len();
+    let is_good = count == ping.count as usize;
+    let seen = format!("{count} of {} answered by {peer}", ping.count);
     stage.check(format!("{family}, ping to {group}"), Outcome::of(is_good, seen))
 }

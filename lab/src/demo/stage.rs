@@ -105,7 +105,10 @@ impl<'a> Stage<'a> {
     /// [`Error::Interrupted`] and what the system refuses.
     pub(super) fn check_links_up(&mut self) -> Result<(), Error> {
         let start = self.world.now();
-        let is_up = self.world.run_until(LINK_UP_MAX, |world| world.are_links_up())?;
+        let mut is_up = self.world.run_until(LINK_UP_MAX, World::are_links_up)?;
+        for host in HostId::BOTH {
+            is_up &= self.wait_carrier(host, "ib0", true)?;
+        }
         let span = self.world.now().saturating_since(start);
         self.check("every interface has a carrier", after(is_up, span))
     }
@@ -184,8 +187,8 @@ impl<'a> Stage<'a> {
         ping: &Ping,
     ) -> Result<(), Error> {
         let report = self.ping(from, ping)?;
-        let is_good = report.is_complete() && report.sent == ping.count;
-        self.check(name, Outcome::of(is_good, report.summary()))
+        let is_good = report.is_complete(ping.count);
+        self.check(name, Outcome::of(is_good, report.summary_of(ping.count)))
     }
 
     /// Checks that the kernel of a host has this MTU on its interface.
@@ -211,17 +214,30 @@ impl<'a> Stage<'a> {
         interface: &str,
         is_wanted: bool,
     ) -> Result<(), Error> {
-        const STEP: Duration = Duration::from_millis(5);
         let start = self.world.now();
-        let mut has_carrier;
+        let is_good = self.wait_carrier(host, interface, is_wanted)?;
+        let span = self.world.now().saturating_since(start);
+        let word = if is_wanted { "up" } else { "gone" };
+        self.check(format!("carrier of {host}'s {interface} is {word}"), after(is_good, span))
+    }
+
+    /// Waits until the kernel of a host has taken note of a carrier. It does so some time after it
+    /// was told, and drops what is sent before.
+    fn wait_carrier(
+        &mut self,
+        host: HostId,
+        interface: &str,
+        is_wanted: bool,
+    ) -> Result<bool, Error> {
+        const STEP: Duration = Duration::from_millis(5);
+        let give_up = self.world.now() + LINK_UP_MAX;
         loop {
             let shown = self.world.show_link(host, interface)?;
-            has_carrier = shown.contains("LOWER_UP");
-            let span = self.world.now().saturating_since(start);
-            if has_carrier == is_wanted || span > LINK_UP_MAX {
-                let word = if is_wanted { "up" } else { "gone" };
-                let name = format!("carrier of {host}'s {interface} is {word}");
-                return self.check(name, after(has_carrier == is_wanted, span));
+            if (word_after(&shown, "state") == Some("UP")) == is_wanted {
+                return Ok(true);
+            }
+            if self.world.now() > give_up {
+                return Ok(false);
             }
             self.world.run_for(STEP)?;
         }

@@ -15,14 +15,16 @@ const RECOVERY_MAX: Duration = Duration::from_secs(2);
 /// The subnet manager restarts: groups and paths are forgotten, clients register again.
 pub(super) fn run_restart(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.check_links_up()?;
-    let ping = stage.start_ping(HostId::A, &running_ping(Family::Ipv4))?;
+    let request = running_ping(Family::Ipv4);
+    let ping = stage.start_ping(HostId::A, &request)?;
     stage.world.run_for(LEAD)?;
     stage.say("the subnet manager restarts and asks its clients to register again")?;
     let before = stage.world.group_count(HostId::A);
     stage.world.restart_sm()?;
     let report = stage.finish_ping(ping)?;
-    let is_good = report.is_complete();
-    stage.check("no ping is lost", Outcome::of(is_good, report.summary()))?;
+    let is_good = report.is_complete(request.count);
+    let seen = report.summary_of(request.count);
+    stage.check("no ping is lost", Outcome::of(is_good, seen))?;
     let after = stage.world.joined_count(HostId::A);
     let seen = format!("{after} of {before}");
     stage.check("the groups are joined again", Outcome::of(after == before, seen))?;
