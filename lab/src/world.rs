@@ -348,7 +348,7 @@ impl<'a> World<'a> {
 
     fn handle_event(&mut self, now: Instant, event: AsyncEvent) {
         for host in &mut self.hosts {
-            host.handle_event(now, &mut self.fabric, event);
+            host.handle_adapter_event(now, &mut self.fabric, event);
         }
     }
 

@@ -262,7 +262,12 @@ impl LabHost {
         self.needs_run = true;
     }
 
-    pub(super) fn handle_event(&mut self, now: Instant, fabric: &mut Fabric, event: AsyncEvent) {
+    pub(super) fn handle_adapter_event(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric,
+        event: AsyncEvent,
+    ) {
         self.node.handle_event(now, fabric, event);
         self.needs_run = true;
     }
@@ -387,6 +392,7 @@ impl LabHost {
             }
             Event::AnnounceAddress => interface.stack.announce(fabric.pool_mut()),
             Event::Detached => interface.is_detached = true,
+            Event::ModeChanged(_) => {}
             Event::Notice(notice) => {
                 let line = format!("{}: {}", interface.name, describe(&notice));
                 self.note(line);
@@ -405,6 +411,9 @@ impl LabHost {
 fn describe(notice: &Notice) -> String {
     match notice {
         Notice::BroadcastUnusable(mgid) => format!("broadcast group {mgid} cannot be used"),
+        Notice::ConnectFailing(address, error) => {
+            format!("no connection to {address} ({error:?}), using datagrams")
+        }
         Notice::DrainForced => "completions did not come; the queue pair was reset".to_owned(),
         Notice::JoinFailing(mgid, error) => format!("cannot join {mgid} ({error:?}), retrying"),
         Notice::JoinRecovered(mgid) => format!("joined {mgid} after all"),
