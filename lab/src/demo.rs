@@ -3,6 +3,7 @@
 //! Every scenario has a lab of its own: fresh hosts, a fresh fabric, and at the end tables of what
 //! came of it.
 
+mod connected;
 mod link;
 mod partition;
 mod ping_datagram;
@@ -25,11 +26,21 @@ struct Scenario {
     run: fn(&mut Stage<'_>) -> Result<(), Error>,
 }
 
-const SCENARIOS: [Scenario; 6] = [
+const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "ping-datagram",
         title: "two hosts ping each other in datagram mode, up to the MTU and beyond",
         run: ping_datagram::run,
+    },
+    Scenario {
+        name: "ping-connected",
+        title: "both hosts switch to connected mode: packets of 65520 bytes, whole",
+        run: connected::run_ping,
+    },
+    Scenario {
+        name: "mixed",
+        title: "a connected host and a host of datagram mode on one subnet",
+        run: connected::run_mixed,
     },
     Scenario {
         name: "link",

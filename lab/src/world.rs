@@ -12,6 +12,7 @@ mod show;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use fabric::packet::PoolLimits;
 use fabric::port::PortId;
 use fabric::sm::{SmConfig, SmLimits};
 use fabric::subnet::Subnet;
@@ -37,6 +38,11 @@ const WATCH: Duration = Duration::from_millis(100);
 const DETACH_MAX: Duration = Duration::from_secs(3);
 /// Packets that arrive before the receivers get their turn: fewer than QP1 has receives.
 const DELIVERY_LEN: usize = 32;
+/// Connected mode reads every packet into a buffer for the largest.
+const FABRIC: FabricConfig = FabricConfig {
+    pool: PoolLimits { large_max: 1024, ..PoolLimits::DEFAULT },
+    ..FabricConfig::DEFAULT
+};
 /// The context of the subnet manager's completion queues; hosts have their place in the list.
 const SUBNET_CONTEXT: u64 = u64::MAX;
 const SUBNET_GUID: u64 = 0x0002_C903_0000_0100;
@@ -86,7 +92,7 @@ impl<'a> World<'a> {
             .map(|name| open_capture(config, name, &clock))
             .collect::<Result<Vec<_>, _>>()?;
         let subnet_capture = open_capture(config, &format!("{}sm", config.prefix), &clock)?;
-        let mut fabric = Fabric::new(FabricConfig::DEFAULT).map_err(interface_error("fabric"))?;
+        let mut fabric = Fabric::new(FABRIC).map_err(interface_error("fabric"))?;
         let (subnet_port, subnet) = start_subnet(&mut fabric)?;
         let mut world = Self {
             clock,

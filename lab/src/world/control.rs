@@ -9,6 +9,7 @@ use fabric::port::PortId;
 use fabric::sm::{Fault, FaultExtent, SmConfig, SmError, SmLimits};
 use fabric::subnet::Subnet;
 use ipoib_rs::ib::Pkey;
+use ipoib_rs::interface::Mode;
 use ipoib_rs::wire::{BroadcastGroup, Scope};
 
 use super::host::{HostId, LabHost};
@@ -115,6 +116,20 @@ impl World<'_> {
             self.subnet.link_down(&mut self.fabric, port)
         };
         result.map_err(interface_error("link"))?;
+        self.settle()
+    }
+
+    /// Switches the mode of a host's interfaces.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`] if the adapter cannot.
+    pub(crate) fn set_mode(&mut self, id: HostId, mode: Mode) -> Result<(), Error> {
+        let now = self.now();
+        let Self { hosts, fabric, .. } = self;
+        let host = hosts.get_mut(id.index());
+        let host = host.ok_or_else(|| Error::Interface(format!("there is no {id}")))?;
+        host.set_mode(now, fabric, mode)?;
         self.settle()
     }
 

@@ -185,6 +185,21 @@ impl LabHost {
         Ok(())
     }
 
+    /// Switches the mode of every interface.
+    pub(super) fn set_mode(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric,
+        mode: Mode,
+    ) -> Result<(), Error> {
+        for interface in &self.interfaces {
+            let result = self.node.set_mode(now, fabric, interface.id, mode);
+            result.map_err(interface_error("mode"))?;
+        }
+        self.needs_run = true;
+        Ok(())
+    }
+
     pub(super) fn id(&self) -> HostId {
         self.id
     }
@@ -386,7 +401,7 @@ impl LabHost {
                 interface.stack.announce(fabric.pool_mut());
             }
             Event::LinkDown => interface.tun.set_carrier(false)?,
-            Event::MtuChanged(mtu) => interface.tun.set_mtu(mtu)?,
+            Event::MtuChanged(mtu) => interface.set_mtu(mtu)?,
             Event::AddressChanged(_) | Event::BroadcastChanged(_) => {
                 interface.set_link(now, fabric, node);
             }

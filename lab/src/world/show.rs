@@ -29,6 +29,14 @@ impl World<'_> {
         self.first_interface(host).map_or("missing", Interface::state_name)
     }
 
+    /// What carries large packets of a host's first interface to its neighbours.
+    pub(crate) fn transports_of(&self, host: HostId) -> Vec<&'static str> {
+        let interface = self.first_interface(host);
+        interface.map_or_else(Vec::new, |interface| {
+            interface.neighbors().map(|row| row.transport).collect()
+        })
+    }
+
     /// The groups of a host's first interface.
     pub(crate) fn group_count(&self, host: HostId) -> usize {
         self.first_interface(host).map_or(0, |interface| interface.groups().count())
@@ -149,8 +157,8 @@ impl World<'_> {
     }
 }
 
-fn neighbors(core: &Interface<Packet>) -> Table<7> {
-    let titles = ["address", "lid", "qpn", "state", "mtu", "queued", "sent"];
+fn neighbors(core: &Interface<Packet>) -> Table<8> {
+    let titles = ["address", "lid", "qpn", "state", "transport", "mtu", "queued", "sent"];
     let mut table = Table::new(INDENT, titles);
     for row in core.neighbors() {
         table.push([
@@ -158,6 +166,7 @@ fn neighbors(core: &Interface<Packet>) -> Table<7> {
             row.lid.map_or("-".to_owned(), |lid| lid.value().to_string()),
             format!("{:#08x}", row.address.qpn().value()),
             row.state.to_owned(),
+            row.transport.to_owned(),
             row.mtu.to_string(),
             row.queued.to_string(),
             row.sent.to_string(),

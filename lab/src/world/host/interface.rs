@@ -14,8 +14,8 @@ use crate::tun::Tun;
 
 /// Packets that are read from a device before others get their turn.
 const BATCH_LEN: usize = 64;
-/// Room for the longest packet of datagram mode; the device's MTU is what the core says.
-const READ_BYTES_MAX: usize = SMALL_BYTES_MAX;
+/// Room for the longest packet of datagram mode.
+const READ_BYTES_MIN: usize = SMALL_BYTES_MAX;
 
 /// An interface.
 #[derive(Debug)]
@@ -25,6 +25,9 @@ pub(crate) struct LabInterface {
     pub(super) tun: Tun,
     /// Address resolution.
     pub(super) stack: Host,
+    /// Room for the longest packet that the device may hold: its MTU, and never less than before,
+    /// because packets from before a change of mode still wait there.
+    read_bytes: usize,
     pub(super) is_admin_up: bool,
     pub(super) is_detached: bool,
     sending: Sending,
@@ -55,11 +58,18 @@ impl LabInterface {
             name,
             tun,
             stack,
+            read_bytes: READ_BYTES_MIN,
             is_admin_up: false,
             is_detached: false,
             sending: Sending::Open,
             groups: Vec::new(),
         }
+    }
+
+    /// The core has another MTU.
+    pub(super) fn set_mtu(&mut self, mtu: usize) -> Result<(), Error> {
+        self.read_bytes = self.read_bytes.max(mtu);
+        self.tun.set_mtu(mtu)
     }
 
     pub(in crate::world) fn id(&self) -> InterfaceId {
@@ -125,7 +135,7 @@ impl LabInterface {
                 return Ok(count > 0);
             }
             // Without a buffer packets wait in the device.
-            let Some(mut packet) = fabric.allocate(READ_BYTES_MAX) else {
+            let Some(mut packet) = fabric.allocate(self.read_bytes) else {
                 return Ok(count > 0);
             };
             match self.tun.read(packet.bytes_mut()) {
