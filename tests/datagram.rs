@@ -334,7 +334,10 @@ fn a_group_upgraded_during_its_renewal_is_joined_fully_after_it() {
 fn a_group_that_is_not_ready_when_registration_is_asked_for_is_registered_later() {
     let mgid = group("224.1.2.3");
     let address = LinkAddress::multicast(mgid);
-    let is_join = |action: &Action| matches!(action, Action::JoinGroup { request, .. } if request.mgid == mgid);
+    let is_join = |action: &Action| {
+        matches!(action, Action::JoinGroup { request, .. }
+            if request.mgid == mgid)
+    };
     let is_handle = |action: &Action| matches!(action, Action::CreateAddressHandle { .. });
     // Its join is under way in the first case, its handle is being made in the second.
     for is_joined in [false, true] {
