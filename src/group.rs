@@ -367,8 +367,9 @@ impl Groups {
         self.slots.capacity()
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.slots.is_full()
+    /// Places that are free.
+    pub(crate) fn vacant(&self) -> usize {
+        self.slots.capacity() as usize - self.slots.iter().count()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Group)> {

@@ -339,8 +339,12 @@ fn a_group_upgraded_during_its_renewal_is_joined_fully_after_it() {
 
 #[test]
 fn a_group_that_is_not_ready_when_registration_is_asked_for_is_registered_later() {
-    let address = LinkAddress::multicast(group("224.1.2.3"));
-    let is_join = |action: &Action| matches!(action, Action::JoinGroup { request, .. } if Some(request.mgid) == address.mgid());
+    let mgid = group("224.1.2.3");
+    let address = LinkAddress::multicast(mgid);
+    let is_join = |action: &Action| {
+        matches!(action, Action::JoinGroup { request, .. }
+            if request.mgid == mgid)
+    };
     let is_handle = |action: &Action| matches!(action, Action::CreateAddressHandle { .. });
     // Its join is under way in the first case, its handle is being made in the second.
     for is_joined in [false, true] {
@@ -363,6 +367,21 @@ fn a_group_that_is_not_ready_when_registration_is_asked_for_is_registered_later(
         bench.answer_all();
         bench.finish();
     }
+}
+
+#[test]
+fn a_list_that_fills_the_table_leaves_a_place_for_the_broadcast_group() {
+    let mut bench = Bench::new(port(), Limits::SMALL);
+    let addresses: Vec<LinkAddress> = (0..Limits::SMALL.groups_max)
+        .map(|number| LinkAddress::multicast(group(&format!("239.0.0.{number}"))))
+        .collect();
+    let list: Vec<&[u8]> = addresses.iter().map(zerocopy::IntoBytes::as_bytes).collect();
+    bench.listen(&list);
+    assert_eq!(bench.count(Counter::GroupsRefused), 1);
+    bench.admin_up();
+    bench.answer_all();
+    assert!(bench.interface.is_link_up(), "{}", bench.interface.state_name());
+    bench.finish();
 }
 
 #[test]

@@ -91,10 +91,17 @@ impl<B: PacketBuf> Interface<B> {
         role: Role,
         sink: &mut impl PacketSink<B>,
     ) -> Option<u32> {
-        if self.groups.is_full() {
+        // A place is kept for the broadcast group, without which there is no link.
+        let has_broadcast =
+            self.broadcast.is_some_and(|broadcast| self.groups.find(broadcast.mgid()).is_some());
+        let reserved = if has_broadcast { 0 } else { 1 };
+        if self.groups.vacant() <= reserved {
             // Leaving takes a while: this time there may be no place, but a later packet finds one.
             let victim = self.groups.choose_victim()?;
             self.remove_group(victim, sink);
+            if self.groups.vacant() <= reserved {
+                return None;
+            }
         }
         self.groups.insert(mgid, role)
     }
