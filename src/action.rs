@@ -3,9 +3,9 @@
 //! Every action may sleep. Its result comes back as an input with the same [`OpId`], exactly once:
 //! a verb that fails says so, a query that nobody answers ends with [`SaError::TimedOut`]. Only a
 //! query that was cancelled need not be answered. A second answer, or one for a request that was
-//! given up meanwhile, is a counted no-op. An object has at most one operation under way, except that
-//! [`Action::DestroyConnection`] may follow a drain marker that did not complete; so actions of
-//! different objects may be executed in any order.
+//! given up meanwhile, is a counted no-op. An object has at most one operation under way, except
+//! that [`Action::DestroyConnection`] may follow a drain marker that did not complete; so actions
+//! of different objects may be executed in any order.
 
 use crate::ib::{
     FlowLabel, Gid, IbMtu, Lid, Mgid, Mlid, Pkey, PkeyIndex, Psn, Qkey, Qpn, RateCode, ServiceId,
@@ -46,7 +46,8 @@ impl HandleId {
 }
 
 /// A reliable connection, by its place in the interface's tables: outgoing ones first, below
-/// [`crate::limits::Limits::connections_max`] in all, so that a shell can keep its own table beside it.
+/// [`crate::limits::Limits::connections_max`] in all, so that a shell can keep its own table beside
+/// it.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ConnectionId(pub(crate) u32);
 
@@ -66,8 +67,7 @@ pub struct RequestId(pub u64);
 pub enum Action {
     /// Make a queue pair for a connection that a peer asked for, bring it to RTS, post receives as
     /// they are asked for, and send a REP with this interface's private data (IBA 12.6.8). Answer:
-    /// `handle_verb_result` when the REP is sent; `handle_connection_established` when the peer
-    /// confirmed it.
+    /// `handle_verb_result` when the REP is sent. Messages may come before the RTU does.
     AcceptConnection {
         /// The operation.
         op: OpId,
@@ -103,8 +103,8 @@ pub enum Action {
         /// Where it sends to.
         address: AddressVector,
     },
-    /// Disconnect (IBA 12.6.10) and destroy the queue pair of a connection. What is still posted on it
-    /// completes as flushed first. Answer: `handle_verb_result`.
+    /// Disconnect (IBA 12.6.10) and destroy the queue pair of a connection. What is still posted on
+    /// it completes as flushed first. Answer: `handle_verb_result`.
     DestroyConnection {
         /// The operation.
         op: OpId,
@@ -118,8 +118,8 @@ pub enum Action {
         /// The handle, whose number the core has chosen.
         handle: HandleId,
     },
-    /// Move the queue pair of an incoming connection to the error state. Answer: `handle_verb_result`.
-    /// With a shared receive queue, `handle_last_wqe` follows (IBA 11.6.3.1).
+    /// Move the queue pair of an incoming connection to the error state. Answer:
+    /// `handle_verb_result`. With a shared receive queue, `handle_last_wqe` follows (IBA 11.6.3.1).
     ErrConnection {
         /// The operation.
         op: OpId,
@@ -178,8 +178,8 @@ pub enum Action {
         request: ConnectRequest,
     },
     /// Post a send without data on the queue pair of an incoming connection, which is in the error
-    /// state. Answer: `handle_verb_result`, with its completion, or with an error if it could not be
-    /// posted.
+    /// state. Answer: `handle_verb_result`, with its completion, or with an error if it could not
+    /// be posted.
     PostDrainMarker {
         /// The operation.
         op: OpId,
@@ -448,7 +448,7 @@ pub struct ConnectRequest {
     pub own: ConnectionParameters,
 }
 
-/// The private data of REQ and REP (RFC 4755 3.2).
+/// The private data of REQ and REP (RFC 4755 6).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ConnectionParameters {
     /// The datagram queue pair of the interface.

@@ -1,5 +1,6 @@
-//! Reliable connections: outgoing ones to send on, incoming ones to receive from. Each direction has
-//! its own (RFC 4755 3), so two hosts that connect to each other at the same time do not collide.
+//! Reliable connections: outgoing ones to send on, incoming ones to receive from. Each direction
+//! has its own (RFC 4755 3), so two hosts that connect to each other at the same time do not
+//! collide.
 //!
 //! Replaces `struct ipoib_cm_tx` and `struct ipoib_cm_rx` of the C driver, whose states are spread
 //! over an enum, flag words and membership in five lists.
@@ -32,8 +33,8 @@ pub(crate) enum OutgoingState {
     OpeningUnwanted,
     /// Packets of up to `mtu` bytes, without the encapsulation header, go out.
     Live { mtu: usize },
-    /// The peer refused or did not answer, or the connection broke; it is asked again at a time, when
-    /// there is something to send.
+    /// The peer refused or did not answer, or the connection broke; it is asked again at a time,
+    /// when there is something to send.
     BackingOff { attempt: u8, retry_at: Instant },
     /// To be disconnected and destroyed.
     CloseWanted(AfterClose),

@@ -79,30 +79,60 @@ impl Qpn {
     }
 }
 
-/// A packet sequence number: 24 bits (IBA 9.7.1).
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+/// A packet sequence number (IBA 9.7.1): 24 bits, and after the largest comes 0.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Psn(u32);
 
 impl Psn {
+    /// The largest.
+    pub const MAX: Self = Self(0x00FF_FFFF);
+    /// Half of all numbers: no more packets are unacknowledged, so that old and new can be told
+    /// apart.
+    pub const WINDOW: u32 = 1 << 23;
+
+    /// `None` above 24 bits.
+    pub const fn new(value: u32) -> Option<Self> {
+        if value <= Self::MAX.0 { Some(Self(value)) } else { None }
+    }
+
     /// The low 24 bits of `bits`, which may be anything: for drawing one at random.
     pub const fn from_random(bits: u64) -> Self {
         // CAST: the mask leaves 24 bits.
-        Self((bits & 0x00FF_FFFF) as u32)
+        Self(bits as u32 & Self::MAX.0)
     }
 
     /// The 24 bits of the number.
     pub const fn value(self) -> u32 {
         self.0
     }
+
+    /// The number `count` packets later.
+    #[must_use]
+    pub const fn plus(self, count: u32) -> Self {
+        Self(self.0.wrapping_add(count) & Self::MAX.0)
+    }
+
+    /// The number before this one.
+    #[must_use]
+    pub const fn previous(self) -> Self {
+        Self(self.0.wrapping_sub(1) & Self::MAX.0)
+    }
+
+    /// The packets from `earlier` to this one. What lies before `earlier` comes out as
+    /// [`Self::WINDOW`] or more.
+    pub const fn distance_from(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0) & Self::MAX.0
+    }
 }
 
 /// A service id (IBA 12.7.3).
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ServiceId(pub u64);
 
 impl ServiceId {
-    /// The service of the interface with a datagram queue pair (RFC 4755 3.1): the IETF's prefix and
-    /// the number of the queue pair, without the flags that stand beside it in a link-layer address.
+    /// The service of the interface with a datagram queue pair (RFC 4755 3.5): the IETF's prefix
+    /// and the number of the queue pair, without the flags that stand beside it in a link-layer
+    /// address.
     pub const fn of_interface(qpn: Qpn) -> Self {
         Self(0x1000_0000_0000_0000 | qpn.0 as u64)
     }
@@ -366,4 +396,25 @@ pub struct Partition {
     pub pkey: Pkey,
     /// Its index.
     pub index: PkeyIndex,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_follows_the_largest_number() {
+        assert_eq!(Psn::MAX.plus(1), Psn::default());
+        assert_eq!(Psn::default().previous(), Psn::MAX);
+        assert_eq!(Psn::new(3).unwrap().distance_from(Psn::MAX), 4);
+        assert_eq!(Psn::new(0x0100_0000), None);
+    }
+
+    #[test]
+    fn what_lies_behind_is_farther_than_the_window() {
+        let psn = Psn::new(5).unwrap();
+        assert_eq!(psn.previous().distance_from(psn), 0x00FF_FFFF);
+        assert!(psn.previous().distance_from(psn) >= Psn::WINDOW);
+        assert!(psn.plus(Psn::WINDOW - 1).distance_from(psn) < Psn::WINDOW);
+    }
 }

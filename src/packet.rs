@@ -91,8 +91,8 @@ pub trait DataPath<B>: PacketSink<B> {
     /// The packet, if the adapter refused it.
     fn post_connected_send(&mut self, send: ConnectedSend, packet: B) -> Result<(), B>;
 
-    /// Posts one receive for connections, of the largest message that this interface receives: on the
-    /// shared receive queue, or on that of one incoming connection.
+    /// Posts one receive for connections, of the largest message that this interface receives: on
+    /// the shared receive queue, or on that of one incoming connection.
     ///
     /// # Errors
     ///

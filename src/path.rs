@@ -192,8 +192,8 @@ impl Paths {
         })
     }
 
-    /// A path to a port, whatever the queue pair and the flags. There may be several for a while: one
-    /// that holds a connection or packets is preferred.
+    /// A path to a port, whatever the queue pair and the flags. There may be several for a while:
+    /// one that holds a connection or packets is preferred.
     pub(crate) fn find_gid(&self, gid: Gid) -> Option<u32> {
         let slots = &self.slots;
         let is_it = |place| slots.get(place).is_some_and(|path| path.address.gid() == gid);

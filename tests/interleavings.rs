@@ -2,8 +2,8 @@
 //!
 //! A shell feeds an interface under its lock, so a race between threads is an order of inputs. Each
 //! test gives the inputs of each origin in their own order, and [`every_order`] tries all ways to
-//! merge them. Report B10 (packets stranded while the REP is processed) and hazard H1 (flush, REJ and
-//! reaping at once) are such races in the C drivers.
+//! merge them. Report B10 (packets stranded while the REP is processed) and hazard H1 (flush, REJ
+//! and reaping at once) are such races in the C drivers.
 
 mod common;
 

@@ -14,7 +14,6 @@ use fabric::mad::{self, Attribute, PathRecordWire, SA_CLASS};
 use fabric::node::{InterfaceConfig, InterfaceId, Node, NodeConfig};
 use fabric::packet::PoolLimits;
 use fabric::port::{PortId, PortState};
-use fabric::psn::Psn;
 use fabric::qp::{
     QpChange, QpConfig, QpId, QpType, RcReadyToReceive, RcReadyToSend, ReceiveRequest, RetryCount,
     RnrTimer, SendRequest,
@@ -24,6 +23,7 @@ use fabric::srq::SrqId;
 use fabric::subnet::Subnet;
 use fabric::{Fabric, FabricConfig};
 use ipoib_rs::action::{AddressVector, PathRecord};
+use ipoib_rs::ib::Psn;
 use ipoib_rs::ib::{Gid, IbMtu, Lid, Pkey, PkeyIndex, Qkey, RateCode, ServiceLevel};
 use ipoib_rs::interface::{ConnectedSupport, Mode};
 use ipoib_rs::limits::Limits;

@@ -17,10 +17,10 @@ use ipoib_rs::packet::PacketBuf;
 use crate::address::Ah;
 use crate::cq::WorkError;
 use crate::packet::{HEADROOM_BYTES, LARGE_BYTES_MAX, Packet, Pool};
-use crate::psn::Psn;
 use crate::qp::{QpState, RcReadyToSend, RetryCount, RnrTimer};
 use crate::slab::Key;
 use crate::transit::{Flight, NakCode, Syndrome, packet_count};
+use ipoib_rs::ib::Psn;
 
 /// Sends that one queue pair may have posted.
 pub(crate) const MESSAGES_MAX: u32 = 16_384;

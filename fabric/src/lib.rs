@@ -7,8 +7,8 @@
 //!
 //! Reading order: [`packet`] (who owns what), [`Fabric`], [`qp`], [`srq`] and [`cq`] (verbs),
 //! [`transit`] (a packet between two ports, and where connections differ from datagrams), [`gsi`]
-//! (management datagrams), [`mad`], [`sa`] and [`sm`] (subnet administration), [`cm`] (connections),
-//! [`subnet`] and [`node`] (the users of all this), [`capture`] (real bytes).
+//! (management datagrams), [`mad`], [`sa`] and [`sm`] (subnet administration), [`cm`]
+//! (connections), [`subnet`] and [`node`] (the users of all this), [`capture`] (real bytes).
 
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![forbid(unsafe_code)]
@@ -29,7 +29,6 @@ pub mod node;
 mod outlet;
 pub mod packet;
 pub mod port;
-pub mod psn;
 pub mod qp;
 pub mod sa;
 mod slab;

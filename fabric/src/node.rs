@@ -1,9 +1,10 @@
 //! A port as a host uses it: its datagrams for management, and its IPoIB interfaces.
 //!
 //! A [`Node`] is what the kernel module is around the protocol core, over software queues: it runs
-//! the shared [`ipoib_rs::pump`], executes actions as verbs and management datagrams, makes and ends
-//! reliable connections, reaps completions and feeds the results back. Actions wait in a queue until [`Node::execute`], so that
-//! a simulator can delay, reorder or fail them; [`Node::run`] executes them at once.
+//! the shared [`ipoib_rs::pump`], executes actions as verbs and management datagrams, makes and
+//! ends reliable connections, reaps completions and feeds the results back. Actions wait in a queue
+//! until [`Node::execute`], so that a simulator can delay, reorder or fail them; [`Node::run`]
+//! executes them at once.
 //!
 //! Inputs are `handle_*`; [`Node::poll`] looks at the adapter. After any of them come the outputs:
 //! [`Node::poll_action`], [`Node::poll_timeout`], [`Node::poll_event`], [`Node::poll_delivered`],

@@ -11,9 +11,9 @@ use crate::cq::CqId;
 use crate::hca::HcaId;
 use crate::packet::Packet;
 use crate::port::PortId;
-use crate::psn::Psn;
 use crate::slab::Key;
 use crate::srq::SrqId;
+use ipoib_rs::ib::Psn;
 
 /// A queue pair.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]

@@ -7,9 +7,9 @@ use ipoib_rs::wire::Grh;
 use crate::address::Destination;
 use crate::packet::Packet;
 use crate::port::PortId;
-use crate::psn::Psn;
 use crate::qp::{QpId, RnrTimer};
 use crate::wire::{Aeth, Bth, Deth};
+use ipoib_rs::ib::Psn;
 
 /// A packet that left its port, on its way to one destination port; or all packets of a message of
 /// a reliable connection, which travel as one.

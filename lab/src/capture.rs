@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fabric::capture::{RECORD_BYTES_MAX, encode_record};
-use fabric::psn::Psn;
 use fabric::transit::Transit;
+use ipoib_rs::ib::Psn;
 use ipoib_rs::ib::Qpn;
 use ipoib_rs::time::Instant;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};

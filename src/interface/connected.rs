@@ -86,8 +86,8 @@ impl Transport {
 }
 
 impl<B: PacketBuf> Interface<B> {
-    /// What carries a packet to a neighbour now; asks for a connection if there should be one. `None`
-    /// while the path is not ready.
+    /// What carries a packet to a neighbour now; asks for a connection if there should be one.
+    /// `None` while the path is not ready.
     pub(super) fn transport_of(&mut self, now: Instant, place: u32) -> Option<Transport> {
         let path = self.paths.get(place)?;
         let PathState::Ready { handle, .. } = path.state else { return None };

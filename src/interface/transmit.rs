@@ -66,8 +66,8 @@ impl<B: PacketBuf> Interface<B> {
         outcome
     }
 
-    /// Posts a packet, behind its encapsulation header. The one place where a send is posted, so the
-    /// one place where the rule can be broken that no datagram exceeds the MTU of the link.
+    /// Posts a packet, behind its encapsulation header. The one place where a send is posted, so
+    /// the one place where the rule can be broken that no datagram exceeds the MTU of the link.
     pub(super) fn post(
         &mut self,
         route: Route,

@@ -133,8 +133,8 @@ impl<B: PacketBuf> Interface<B> {
         datapath: &mut impl DataPath<B>,
     ) {
         if let Transport::Deciding { connection, .. } = transport {
-            // Report B02: while a connection is being decided, nothing is too large for the neighbour
-            // yet. It waits, and never goes by UD.
+            // Report B02: while a connection is being decided, nothing is too large for the
+            // neighbour yet. It waits, and never goes by UD.
             self.enqueue(now, Target::Outgoing(connection), protocol, packet, datapath);
             return;
         }
@@ -201,8 +201,8 @@ impl<B: PacketBuf> Interface<B> {
         Some(place)
     }
 
-    /// Report C1, B08: the same port with another queue pair or other flags is another neighbour. What
-    /// waits for the old one goes to the new one, and the old one's connection goes.
+    /// Report C1, B08: the same port with another queue pair or other flags is another neighbour.
+    /// What waits for the old one goes to the new one, and the old one's connection goes.
     fn supersede_path(
         &mut self,
         now: Instant,

@@ -512,6 +512,32 @@ impl Bench {
                 self.verb(op, Ok(()));
             }
             Action::ModifyQueuePair { op, change } => self.modify(op, change),
+            action @ (Action::AcceptConnection { .. }
+            | Action::DestroyConnection { .. }
+            | Action::ErrConnection { .. }
+            | Action::Listen { .. }
+            | Action::OpenConnection { .. }
+            | Action::PostDrainMarker { .. }
+            | Action::Unlisten { .. }) => self.answer_connection(action),
+            Action::JoinGroup { op, request } => {
+                self.join_answer(op, Ok(record_of(&request)));
+                self.members.push((request.mgid, request.membership.join_state()));
+            }
+            Action::LeaveGroup { op, mgid, membership, .. } => {
+                self.members.retain(|&one| one != (mgid, membership.join_state()));
+                self.leave_answer(op, Ok(()));
+            }
+            Action::QueryPath { op, query } => self.path_answer(op, Ok(path_to(&query))),
+            Action::QuerySaCapabilities { op } => {
+                self.capabilities(op, SaCapabilities { send_only_full_member: true });
+            }
+            Action::CancelQuery { .. } | Action::WakeSendQueue => {}
+        }
+    }
+
+    /// Answers an action that concerns a connection.
+    fn answer_connection(&mut self, action: Action) {
+        match action {
             Action::Listen { op, service } => {
                 assert_eq!(service, ServiceId::of_interface(OWN_QPN));
                 self.is_listening = true;
@@ -544,19 +570,7 @@ impl Bench {
                 self.connections.retain(|&one| one != connection);
                 self.verb(op, Ok(()));
             }
-            Action::JoinGroup { op, request } => {
-                self.join_answer(op, Ok(record_of(&request)));
-                self.members.push((request.mgid, request.membership.join_state()));
-            }
-            Action::LeaveGroup { op, mgid, membership, .. } => {
-                self.members.retain(|&one| one != (mgid, membership.join_state()));
-                self.leave_answer(op, Ok(()));
-            }
-            Action::QueryPath { op, query } => self.path_answer(op, Ok(path_to(&query))),
-            Action::QuerySaCapabilities { op } => {
-                self.capabilities(op, SaCapabilities { send_only_full_member: true });
-            }
-            Action::CancelQuery { .. } | Action::WakeSendQueue => {}
+            other => panic!("{other:?} concerns no connection"),
         }
     }
 

@@ -14,10 +14,10 @@ use crate::hca::Hca;
 use crate::outlet::{AsyncEvent, Outlet};
 use crate::packet::Packet;
 use crate::port::{Port, PortId};
-use crate::psn::Psn;
 use crate::qp::{Qp, QpId, QpState, ReceiveRequest};
 use crate::srq::SrqId;
 use crate::transit::{Flight, Header, Syndrome, Transit, Transport};
+use ipoib_rs::ib::Psn;
 
 impl Fabric {
     /// Posts a message on a connected queue pair; [`Packet::empty`] is one as well. The packet is

@@ -11,10 +11,10 @@ use crate::address::{Ah, Destination};
 use crate::cq::{Completion, Outcome, WorkError};
 use crate::packet::Packet;
 use crate::port::{PortId, PortState};
-use crate::psn::Psn;
 use crate::qp::{QpId, QpState, QpType, Send};
 use crate::transit::{Header, Transit, Transport};
 use crate::wire;
+use ipoib_rs::ib::Psn;
 
 /// Bit 31 of a work request's Q_Key: take the queue pair's (IBA 10.2.5).
 const QKEY_OF_QP: u32 = 1 << 31;

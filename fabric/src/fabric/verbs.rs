@@ -11,11 +11,11 @@ use crate::hca::{Hca, HcaId};
 use crate::outlet::AsyncEvent;
 use crate::packet::Packet;
 use crate::port::{Attachment, PortId};
-use crate::psn::Psn;
 use crate::qp::{
     Qp, QpChange, QpConfig, QpId, QpState, QpType, RcReadyToReceive, ReceiveRequest, Send,
     SendRequest,
 };
+use ipoib_rs::ib::Psn;
 
 /// A queue pair did not change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

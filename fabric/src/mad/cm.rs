@@ -14,6 +14,7 @@ mod short;
 mod value;
 
 pub use ipoib::{IPOIB_PRIVATE_BYTES, IpoibPrivateData};
+pub use ipoib_rs::ib::{Psn, ServiceId};
 pub use path::{CM_PATH_BYTES, CmPath, CmPathWire};
 pub use reason::RejectReason;
 pub use reply::{REPLY_PRIVATE_BYTES, Reply, ReplyWire};
@@ -22,7 +23,7 @@ pub use short::{
     ADDITIONAL_BYTES, CommIds, DisconnectReplyWire, DisconnectRequestWire, MraWire,
     REJECT_PRIVATE_BYTES, ReadyToUseWire, RejectWire,
 };
-pub use value::{CmRetries, CommId, MessageKind, Psn, RetryCount, ServiceId, TimeoutCode};
+pub use value::{CmRetries, CommId, MessageKind, RetryCount, TimeoutCode};
 
 use core::mem::offset_of;
 

@@ -141,15 +141,14 @@ impl Node {
     fn listen(&mut self, id: InterfaceId, service: ServiceId) -> Result<(), VerbError> {
         let slot = self.interfaces.get_mut(id.index()).and_then(Option::as_mut);
         let links = slot.and_then(|slot| slot.wiring.links.as_mut()).ok_or(VerbError)?;
-        let wanted = message::ServiceId(service.0);
-        self.cm.listen(wanted, u64::MAX).map_err(|_| VerbError)?;
+        self.cm.listen(service, u64::MAX).map_err(|_| VerbError)?;
         links.service = Some(service);
         Ok(())
     }
 
     fn unlisten(&mut self, id: InterfaceId) -> Result<(), VerbError> {
         let service = self.links_mut(id).and_then(|links| links.service.take());
-        let service = message::ServiceId(service.ok_or(VerbError)?.0);
+        let service = service.ok_or(VerbError)?;
         if self.cm.unlisten(service) { Ok(()) } else { Err(VerbError) }
     }
 
@@ -187,9 +186,9 @@ impl Node {
             let demand = cm::ConnectRequest {
                 to: self.gsi.address(fabric, request.path.lid, request.path.sl),
                 path: cm_path(&request.path, (lid, status.gid)),
-                service: message::ServiceId(request.service.0),
+                service: request.service,
                 qpn,
-                starting_psn: message::Psn::from_random(starting_psn.value().into()),
+                starting_psn,
                 pkey: request.pkey,
                 mtu: route.path_mtu,
                 retry_count: NO_RETRY,
@@ -228,7 +227,7 @@ impl Node {
         };
         let acceptance = fabric.qpn(qp).map(|qpn| Acceptance {
             qpn,
-            starting_psn: message::Psn::from_random(starting_psn.value().into()),
+            starting_psn,
             rnr_retry_count: NO_RETRY,
             has_shared_receive_queue,
             target_ack_delay: TimeoutCode::default(),
@@ -417,7 +416,7 @@ impl Node {
     ) -> Result<(), RejectReason> {
         let listens = |id: &InterfaceId| {
             let links = self.slot(*id).and_then(|slot| slot.wiring.links.as_ref());
-            links.and_then(|links| links.service) == Some(ServiceId(demand.service.0))
+            links.and_then(|links| links.service) == Some(demand.service)
         };
         let id = self.ids().find(listens).ok_or(RejectReason::InvalidServiceId)?;
         let partition = self.partition(fabric, id);
@@ -434,10 +433,7 @@ impl Node {
         let pending = PendingRequest {
             request,
             route: Route { address: address_back(&demand.path), path_mtu: demand.mtu },
-            remote: RemoteEnd {
-                qpn: demand.qpn,
-                starting_psn: Psn::from_random(demand.starting_psn.value().into()),
-            },
+            remote: RemoteEnd { qpn: demand.qpn, starting_psn: demand.starting_psn },
         };
         let incoming = IncomingRequest {
             id: pending.id(),
@@ -464,10 +460,7 @@ impl Node {
             let _ = self.cm.reject(tag, RejectReason::ConsumerReject);
             return;
         };
-        let remote = RemoteEnd {
-            qpn: reply.qpn,
-            starting_psn: Psn::from_random(reply.starting_psn.value().into()),
-        };
+        let remote = RemoteEnd { qpn: reply.qpn, starting_psn: reply.starting_psn };
         let answer = match connect_qp(fabric, qp, &route, &remote, starting_psn) {
             Ok(()) => self.cm.establish(tag).map(|()| parameters(&reply.private_data)),
             Err(VerbError) => {

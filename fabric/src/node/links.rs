@@ -10,7 +10,6 @@ use ipoib_rs::limits::Limits;
 use super::{CqId, CreateError, Fabric, PortId, QpConfig, QpId, QpType};
 use crate::connection::MESSAGES_MAX;
 use crate::hca::HcaId;
-use crate::psn;
 use crate::qp::{QpChange, RcReadyToReceive, RcReadyToSend, RetryCount, RnrTimer};
 use crate::srq::SrqId;
 
@@ -240,12 +239,12 @@ pub(super) fn connect_qp(
     let receive = RcReadyToReceive {
         address: route.address,
         remote_qpn: remote.qpn,
-        starting_psn: sequence(remote.starting_psn)?,
+        starting_psn: remote.starting_psn,
         path_mtu: route.path_mtu,
         rnr_timer: RnrTimer::default(),
     };
     let send = RcReadyToSend {
-        starting_psn: sequence(starting_psn)?,
+        starting_psn,
         // RFC 4755 7.1: IP has repetition of its own.
         retry_count: RetryCount::NONE,
         rnr_retry_count: RetryCount::NONE,
@@ -254,8 +253,4 @@ pub(super) fn connect_qp(
         fabric.modify_qp(qp, &change).map_err(|_| VerbError)?;
     }
     Ok(())
-}
-
-fn sequence(starting: Psn) -> Result<psn::Psn, VerbError> {
-    psn::Psn::new(starting.value()).ok_or(VerbError)
 }

@@ -4,7 +4,6 @@ use fabric::cq::{Arrival, Completion, CqId, Outcome, WorkError};
 use fabric::hca::{HcaConfig, HcaId};
 use fabric::packet::Packet;
 use fabric::port::{PortCounters, PortId, PortState};
-use fabric::psn::Psn;
 use fabric::qp::{
     QpChange, QpConfig, QpId, QpState, QpType, RcReadyToReceive, RcReadyToSend, ReceiveRequest,
     RetryCount, RnrTimer,
@@ -12,6 +11,7 @@ use fabric::qp::{
 use fabric::srq::SrqId;
 use fabric::{AsyncEvent, Fabric, FabricConfig};
 use ipoib_rs::action::AddressVector;
+use ipoib_rs::ib::Psn;
 use ipoib_rs::ib::{IbMtu, Lid, PkeyIndex, Qkey, Qpn, RateCode, ServiceLevel};
 
 /// Sends and receives that a queue pair may have posted.

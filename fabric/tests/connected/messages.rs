@@ -2,10 +2,10 @@
 
 use fabric::cq::{Outcome, WorkError};
 use fabric::packet::Packet;
-use fabric::psn::Psn;
 use fabric::qp::{QpChange, QpConfig, QpState, QpType, SendRequest};
 use fabric::transit::{Syndrome, Transport};
 use fabric::{AsyncEvent, CreateError, PostError};
+use ipoib_rs::ib::Psn;
 use ipoib_rs::ib::{IbMtu, PkeyIndex, Qkey};
 
 use crate::ends::{

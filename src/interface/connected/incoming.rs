@@ -1,5 +1,5 @@
-//! Incoming connections: accepted as far as there is room, drained in the order that IBA prescribes,
-//! reaped when they are silent.
+//! Incoming connections: accepted as far as there is room, drained in the order that IBA
+//! prescribes, reaped when they are silent.
 
 use crate::action::{
     Action, ConnectionId, ConnectionParameters, OpId, RejectReason, RequestId, Target, VerbError,

@@ -20,8 +20,8 @@ use crate::wire::ENCAPSULATION_BYTES;
 use super::Transport;
 
 impl<B: PacketBuf> Interface<B> {
-    /// The outgoing connection of a path, which is asked for if it is time to. `None` if the table is
-    /// full.
+    /// The outgoing connection of a path, which is asked for if it is time to. `None` if the table
+    /// is full.
     pub(super) fn connection_of(&mut self, now: Instant, path: u32) -> Option<u32> {
         let existing = self.paths.get(path)?.connection;
         let Some(place) = existing else { return self.insert_outgoing(path) };
@@ -71,8 +71,8 @@ impl<B: PacketBuf> Interface<B> {
                     path: record,
                     pkey: self.port.partition?.pkey,
                     service: ServiceId::of_interface(path.address.qpn()),
-                    // Hazard H9: the C driver starts at 0, so that late packets of an old connection
-                    // pass for those of a new one.
+                    // Hazard H9: the C driver starts at 0, so that late packets of an old
+                    // connection pass for those of a new one.
                     starting_psn: Psn::from_random(self.seed.draw()),
                     own: self.own_parameters(),
                 };
@@ -99,8 +99,8 @@ impl<B: PacketBuf> Interface<B> {
         Some(op)
     }
 
-    /// What REQ and REP say of this interface. The receive MTU counts the encapsulation header, which
-    /// is what Linux and FreeBSD compare with (report A6).
+    /// What REQ and REP say of this interface. The receive MTU counts the encapsulation header,
+    /// which is what Linux and FreeBSD compare with (report A6).
     pub(super) fn own_parameters(&self) -> ConnectionParameters {
         // CAST: at most CONNECTED_MTU_MAX and the header.
         let receive_mtu = self.connected_receive_bytes() as u32;
@@ -165,8 +165,8 @@ impl<B: PacketBuf> Interface<B> {
         }
     }
 
-    /// Gives a connection up for now. Design rule: it is dropped at once, small packets go on by UD,
-    /// and it is tried again with a back-off (report C2).
+    /// Gives a connection up for now. Design rule: it is dropped at once, small packets go on by
+    /// UD, and it is tried again with a back-off (report C2).
     fn close_outgoing(
         &mut self,
         now: Instant,
@@ -248,8 +248,8 @@ impl<B: PacketBuf> Interface<B> {
         true
     }
 
-    /// The connection is decided: what waited for it goes the way that is open now, behind what waits
-    /// for room in the ring.
+    /// The connection is decided: what waited for it goes the way that is open now, behind what
+    /// waits for room in the ring.
     fn send_held(&mut self, now: Instant, place: u32, datapath: &mut impl DataPath<B>) {
         let Some(path) = self.connections.outgoing.get(place).and_then(|one| one.path) else {
             return;

@@ -2,41 +2,9 @@
 
 use core::time::Duration;
 
-use ipoib_rs::ib::Qpn;
-
 /// A communication id: the name that one side gave to a connection (IBA 12.6.5, 12.7.1).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CommId(pub u32);
-
-/// A service id (IBA 12.7.3).
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct ServiceId(pub u64);
-
-impl ServiceId {
-    /// The service of the interface with a datagram queue pair (RFC 4755 3.5): the IETF's prefix
-    /// and the number of the queue pair, without the flags that stand beside it in a link-layer
-    /// address.
-    pub const fn of_interface(qpn: Qpn) -> Self {
-        Self(0x1000_0000_0000_0000 | qpn.value() as u64)
-    }
-}
-
-/// A packet sequence number: 24 bits (IBA 9.7.1).
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Psn(u32);
-
-impl Psn {
-    /// The low 24 bits of `bits`, which may be anything: for drawing one at random.
-    pub const fn from_random(bits: u64) -> Self {
-        // CAST: the mask leaves 24 bits.
-        Self((bits & 0x00FF_FFFF) as u32)
-    }
-
-    /// The 24 bits of the number.
-    pub const fn value(self) -> u32 {
-        self.0
-    }
-}
 
 /// Defines a number of a few bits.
 macro_rules! small_number {
