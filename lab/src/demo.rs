@@ -9,6 +9,7 @@ mod partition;
 mod ping_datagram;
 mod stage;
 mod subnet;
+mod tcp;
 
 use crate::capture;
 use crate::cli;
@@ -26,7 +27,7 @@ struct Scenario {
     run: fn(&mut Stage<'_>) -> Result<(), Error>,
 }
 
-const SCENARIOS: [Scenario; 8] = [
+const SCENARIOS: [Scenario; 9] = [
     Scenario {
         name: "ping-datagram",
         title: "two hosts ping each other in datagram mode, up to the MTU and beyond",
@@ -36,6 +37,11 @@ const SCENARIOS: [Scenario; 8] = [
         name: "ping-connected",
         title: "both hosts switch to connected mode: packets of 65520 bytes, whole",
         run: connected::run_ping,
+    },
+    Scenario {
+        name: "tcp-connected",
+        title: "TCP by iperf3 in datagram mode and in connected mode",
+        run: tcp::run,
     },
     Scenario {
         name: "mixed",

@@ -16,6 +16,9 @@ pub(crate) const IP: &str = "ip";
 /// ping(8) of iputils.
 pub(crate) const PING: &str = "ping";
 
+/// iperf3(1).
+pub(crate) const IPERF: &str = "iperf3";
+
 /// Runs a program to its end and wants nothing but success.
 ///
 /// # Errors

@@ -66,7 +66,7 @@ fn run_scenario(name: &str, prefix: &Prefix, more: &[&str]) {
     assert_eq!(last, Some(format!("{checks} passed, 0 failed").as_str()));
     for host in ['a', 'b'] {
         let mtu = match (name, host) {
-            ("ping-connected", _) | ("mixed", 'b') => 65_520,
+            ("ping-connected" | "tcp-connected", _) | ("mixed", 'b') => 65_520,
             _ => 2044,
         };
         let title = format!("{} ib0: state joined, carrier up, mtu {mtu},", prefix.host(host));

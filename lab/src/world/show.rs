@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ipoib_rs::counters::DropReason;
 use ipoib_rs::interface::Interface;
 
 use fabric::packet::Packet;
@@ -34,6 +35,14 @@ impl World<'_> {
         let interface = self.first_interface(host);
         interface.map_or_else(Vec::new, |interface| {
             interface.neighbors().map(|row| row.transport).collect()
+        })
+    }
+
+    /// Packets that a host's first interface dropped, other than its own multicast come back.
+    pub(crate) fn drops_of(&self, host: HostId) -> u64 {
+        self.first_interface(host).map_or(0, |interface| {
+            let counters = interface.counters();
+            counters.drops_total() - counters[DropReason::OwnMulticast]
         })
     }
 
