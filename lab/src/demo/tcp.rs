@@ -48,8 +48,9 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.check_violations()
 }
 
-/// Transfers for [`SECONDS`]; returns megabits per second. What TCP sent twice is only shown: it does
-/// so as well when a program was not scheduled for a while. That nothing is lost is checked apart.
+/// Transfers for [`SECONDS`]; returns megabits per second. What TCP sent twice is only shown: it
+/// does so as well when a program was not scheduled for a while. That nothing is lost is checked
+/// apart.
 fn check_transfer(stage: &mut Stage<'_>, what: &str) -> Result<f64, Error> {
     let transfer = transfer(stage)?;
     let (rate, outcome) = match transfer {
