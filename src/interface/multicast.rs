@@ -51,8 +51,7 @@ impl<B: PacketBuf> Interface<B> {
                 if let Err(RingFull(piece)) =
                     this.send_to_group(now, place, protocol, piece, datapath)
                 {
-                    this.enqueue(now, Target::Group(place), protocol, piece, datapath);
-                    this.push_backlog(Target::Group(place));
+                    this.wait_for_room(now, Target::Group(place), protocol, piece, datapath);
                 }
             });
             return Ok(());
@@ -429,8 +428,7 @@ impl<B: PacketBuf> Interface<B> {
         datapath: &mut impl DataPath<B>,
     ) {
         if let Posting::RingFull(packet) = self.post(route, protocol, packet, datapath) {
-            self.enqueue(now, Target::Group(place), protocol, packet, datapath);
-            self.push_backlog(Target::Group(place));
+            self.wait_for_room(now, Target::Group(place), protocol, packet, datapath);
         }
     }
 

@@ -597,8 +597,7 @@ impl<B: PacketBuf> Interface<B> {
             Posting::Posted => self.count_sent(place),
             Posting::Dropped => {}
             Posting::RingFull(packet) => {
-                self.enqueue(now, Target::Path(place), protocol, packet, datapath);
-                self.push_backlog(Target::Path(place));
+                self.wait_for_room(now, Target::Path(place), protocol, packet, datapath);
             }
         }
     }

@@ -60,6 +60,19 @@ impl<B: PacketBuf> Interface<B> {
         }
     }
 
+    /// Keeps a packet that found the send ring full, at the end of what waits for its object.
+    pub(super) fn wait_for_room(
+        &mut self,
+        now: Instant,
+        target: Target,
+        protocol: EtherType,
+        packet: B,
+        sink: &mut impl PacketSink<B>,
+    ) {
+        self.enqueue(now, target, protocol, packet, sink);
+        self.push_backlog(target);
+    }
+
     /// Takes the first packet that waits for an object.
     pub(super) fn take_waiting(&mut self, target: Target) -> Option<Pending<B>> {
         let mut queue = *self.queue_mut(target)?;
