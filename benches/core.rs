@@ -97,7 +97,8 @@ fn cost(name: &str, mode: Mode, bytes: usize) -> Cost {
     assert_eq!(counters.drops_total(), 0);
     let nanos_per_byte = (sent + received) / bytes as f64;
     println!(
-        "{name} of {bytes} bytes: {sent:.1} ns to send, {received:.1} ns to receive, {nanos_per_byte:.5} ns per byte"
+        "{name} of {bytes} bytes: {sent:.1} ns to send, {received:.1} ns to receive, \
+         {nanos_per_byte:.5} ns per byte"
     );
     Cost { nanos_per_byte, allocations: allocations.count_total }
 }
