@@ -21,7 +21,7 @@ RELOCATIONS='R_X86_64_(NONE|64|32S|PC32|PLT32)'
 FRAME_BYTES_MAX=2048
 # x87, MMX, SSE, AVX: the kernel does not save these registers for itself.
 REGISTERS='%([xyz]?mm[0-9]+|st([^a-z]|$))'
-REGISTERS="$REGISTERS|[[:space:]](f(ld|st|add|sub|mul|div|ild|ist|xch|com|init|nop)[a-z0-9]*|emms)\\b"
+REGISTERS="$REGISTERS|[[:space:]](emms|f(ld|st|add|sub|mul|div|ild|ist|xch|com|init)[a-z0-9]*)\\b"
 
 refused=0
 
@@ -136,7 +136,10 @@ PANICS="($PANICS)"
 # What follows from the entries of the data path in a graph, with the way there: "NAME FROM".
 reachable() {
     awk -v roots="$1" '
-        BEGIN { count = split(roots, queue, " "); for (i = 1; i <= count; i++) from[queue[i]] = "-" }
+        BEGIN {
+            count = split(roots, queue, " ")
+            for (i = 1; i <= count; i++) from[queue[i]] = "-"
+        }
         { edges[$1] = edges[$1] " " $2 }
         END {
             for (i = 1; i <= count; i++) {
