@@ -251,8 +251,8 @@ pub struct Output {
 
 impl Write for Output {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // SAFETY: the buffer exists until `show_text` ends it. What it has no room for goes to wired
-        // memory, which takes no lock and does not sleep.
+        // SAFETY: the buffer exists until `show_text` ends it. What it has no room for goes to
+        // wired memory, which takes no lock and does not sleep.
         let error = unsafe {
             sys::rust_helper_sysctl_text_append(
                 self.sbuf.as_ptr(),
@@ -281,8 +281,8 @@ unsafe extern "C" fn handle(
 ) -> c_int {
     // SAFETY: see above.
     let leaf = unsafe { &*leaf.cast::<Leaf>() };
-    // SAFETY: sysctl(9) calls handlers that are marked as safe without Giant with no mutex held, and
-    // in no epoch.
+    // SAFETY: sysctl(9) calls handlers that are marked as safe without Giant with no mutex held,
+    // and in no epoch.
     let may_sleep = &mut unsafe { MaySleep::assume() };
     // SAFETY: the request is good for the call.
     let is_change = unsafe { sys::rust_helper_sysctl_is_change(request) };
