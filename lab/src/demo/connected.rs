@@ -12,8 +12,9 @@ use crate::world::HostId;
 use super::stage::{Family, Stage};
 
 /// RFC 4755 7: 64 KiB less the headers.
-const CONNECTED_MTU: usize = 65_520;
-const DATAGRAM_MTU: usize = 2044;
+pub(super) const CONNECTED_MTU: usize = 65_520;
+/// What a fabric of 2048 bytes leaves.
+pub(super) const DATAGRAM_MTU: usize = 2044;
 
 /// Both hosts in connected mode.
 pub(super) fn run_ping(stage: &mut Stage<'_>) -> Result<(), Error> {
@@ -78,7 +79,13 @@ pub(super) fn run_mixed(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.check_violations()
 }
 
-fn switch(stage: &mut Stage<'_>, host: HostId, mode: Mode, mtu: usize) -> Result<(), Error> {
+/// Switches a host to another mode and checks its MTU.
+pub(super) fn switch(
+    stage: &mut Stage<'_>,
+    host: HostId,
+    mode: Mode,
+    mtu: usize,
+) -> Result<(), Error> {
     let word = match mode {
         Mode::Datagram => "datagram",
         Mode::Connected => "connected",

@@ -1,6 +1,5 @@
 //! TCP in both modes, with iperf3.
 
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ipoib_rs::interface::Mode;
@@ -26,7 +25,7 @@ struct Transfer {
 
 /// The scenario.
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<(), Error> {
-    if !is_installed(tools::IPERF) {
+    if !tools::is_installed(tools::IPERF) {
         return Err(Error::MissingProgram(tools::IPERF));
     }
     stage.check_links_up()?;
@@ -41,9 +40,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<(), Error> {
     let outcome = Outcome::of(ratio >= RATIO_MIN, format!("{ratio:.1} times"));
     stage.check(format!("connected mode is at least {RATIO_MIN} times as fast"), outcome)?;
     for host in HostId::BOTH {
-        let drops = stage.world.drops_of(host);
-        let name = format!("packets that {host} dropped");
-        stage.check(name, Outcome::of(drops == 0, drops.to_string()))?;
+        stage.check_no_drops(host)?;
     }
     stage.check_violations()
 }
@@ -90,12 +87,6 @@ fn parse(said: &str) -> Option<Transfer> {
         mbits_per_second: words.get(unit.checked_sub(1)?)?.parse().ok()?,
         retransmits: words.get(unit + 1)?.parse().ok()?,
     })
-}
-
-fn is_installed(program: &str) -> bool {
-    let mut command = Command::new(program);
-    let silent = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-    silent.status().is_ok_and(|status| status.success())
 }
 
 #[cfg(test)]
