@@ -100,11 +100,11 @@ fn check_refused(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.check("connections that host b has to host a: none", Outcome::of(is_over, ""))?;
     let before = stage.world.count_of(HostId::A, Counter::ConnectsFailed);
     let target = Family::Ipv4.address(HostId::B);
-    let ping = Ping { count: 20, interval: Duration::from_millis(20), ..Ping::once(target) };
+    let ping = Ping { count: 30, interval: Duration::from_millis(100), ..Ping::once(target) };
     let ping = Ping { goes_on: true, ..ping };
     stage.ping(HostId::A, &ping)?;
     let count = stage.world.count_of(HostId::A, Counter::ConnectsFailed) - before;
-    let outcome = Outcome::of((1..=2).contains(&count), count.to_string());
+    let outcome = Outcome::of((1..=3).contains(&count), count.to_string());
     stage.check("host a asks for a connection, is refused, and waits", outcome)?;
     let notices = stage.world.notices(HostId::A);
     let outcome = Outcome::of(notices.len() == 1, notices.join("; "));
