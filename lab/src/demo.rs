@@ -3,9 +3,13 @@
 //! Every scenario has a lab of its own: fresh hosts, a fresh fabric, and at the end tables of what
 //! came of it.
 
+mod arp_flap;
 mod connected;
 mod connections;
+mod flow;
+mod iperf;
 mod link;
+mod mode_switch;
 mod partition;
 mod ping_datagram;
 mod pmtu;
@@ -70,7 +74,7 @@ impl Scenario {
     }
 }
 
-const SCENARIOS: [Scenario; 11] = [
+const SCENARIOS: [Scenario; 13] = [
     Scenario::pair(
         "ping-datagram",
         "two hosts ping each other in datagram mode, up to the MTU and beyond",
@@ -104,6 +108,22 @@ const SCENARIOS: [Scenario; 11] = [
         layout: Layout::pair_captured(Extent::Everything),
         run: pmtu::run,
         review: Some(pmtu::review),
+    },
+    Scenario::pair(
+        "mode-switch",
+        "the mode is changed twenty times, under ping, TCP and UDP",
+        mode_switch::run,
+    ),
+    Scenario {
+        name: "arp-flap",
+        title: "addresses of three peers move between their ports sixty times, under traffic",
+        layout: Layout {
+            host_count: 4,
+            port_count: 2,
+            capturing: Capturing::Always(Extent::Datagrams),
+        },
+        run: arp_flap::run,
+        review: Some(arp_flap::review),
     },
     Scenario::pair(
         "link",

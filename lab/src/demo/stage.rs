@@ -11,7 +11,7 @@ use crate::kernel::KernelCounters;
 use crate::ping::{Ping, Report};
 use crate::signals::Signals;
 use crate::tools::{self, Running};
-use crate::world::{Captures, HostId, World, WorldConfig};
+use crate::world::{Captures, HostId, Place, World, WorldConfig};
 
 /// How long carriers may take to come up.
 const LINK_UP_MAX: Duration = Duration::from_secs(20);
@@ -313,6 +313,21 @@ impl<'a> Stage<'a> {
             }
             self.world.run_for(STEP)?;
         }
+    }
+
+    /// Checks that the device of a port, which holds packets until the lab reads them, was never
+    /// full.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::check`] and [`Self::run_program`].
+    pub(super) fn check_queue(&mut self, place: Place) -> Result<(), Error> {
+        let file = format!("/sys/class/net/{}/statistics/tx_dropped", place.interface());
+        let said = self.run_program(place.host, "cat", &[&file])?;
+        let count = said.trim().to_owned();
+        self.check(format!("packets that the device {place} dropped"), {
+            Outcome::of(count == "0", count)
+        })
     }
 
     /// Checks that a host dropped nothing.

@@ -49,6 +49,10 @@ impl HostId {
     pub(crate) const A: Self = Self(0);
     /// The second host.
     pub(crate) const B: Self = Self(1);
+    /// The third host.
+    pub(crate) const C: Self = Self(2);
+    /// The fourth host.
+    pub(crate) const D: Self = Self(3);
     /// The hosts of a scenario.
     pub(crate) const BOTH: [Self; 2] = [Self::A, Self::B];
 

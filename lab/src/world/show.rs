@@ -29,6 +29,12 @@ impl World<'_> {
         self.ports.iter().map(LabPort::place).collect()
     }
 
+    /// All hosts.
+    pub(crate) fn hosts(&self) -> Vec<HostId> {
+        let first = self.ports.iter().map(LabPort::place).filter(|place| place.number == 0);
+        first.map(|place| place.host).collect()
+    }
+
     /// The state of a host's first interface.
     pub(crate) fn state_of(&self, host: HostId) -> &'static str {
         self.first_interface(host).map_or("missing", Interface::state_name)
