@@ -28,8 +28,11 @@ use progress::Progress;
 const SERVER: HostId = HostId::A;
 /// A peer, and which of its ports and the server's its traffic begins with.
 const PEERS: [(HostId, u8); 3] = [(HostId::B, 0), (HostId::C, 0), (HostId::D, 1)];
-/// Its connections end whenever its address leaves a port, so that each move meets none.
-const RESTARTING: HostId = HostId::D;
+/// This port is taken down whenever its address has left it, and up again: its connections end, and
+/// the address comes back to a port that has none. What this host sends goes by the other one.
+const RESTARTING: Place = Place { host: HostId::D, number: 0 };
+/// How long it is down.
+const DOWN: Duration = Duration::from_millis(500);
 const FLIP_COUNT: u32 = 60;
 const FLIP_EVERY: Duration = Duration::from_secs(1);
 /// How long TCP may take to go on.
@@ -75,9 +78,13 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<(), Error> {
     check_datagrams(stage, &targets)?;
     check_progress(stage, &targets)?;
     check_log(stage)?;
-    let count = stage.world.count_of(SERVER, Counter::ConnectedSent);
-    let outcome = Outcome::of(count > 0, count.to_string());
-    stage.check("packets that the server sent by connections", outcome)?;
+    for (name, counter, least) in [
+        ("packets that the server sent by connections", Counter::ConnectedSent, 1),
+        ("connections that the server made", Counter::Connected, u64::from(FLIP_COUNT / 2)),
+    ] {
+        let count = stage.world.count_of(SERVER, counter);
+        stage.check(name, Outcome::of(count >= least, count.to_string()))?;
+    }
     stage.check_violations()
 }
 
@@ -115,20 +122,30 @@ fn flip_all(stage: &mut Stage<'_>, targets: &mut [Target]) -> Result<(), Error> 
     run_until(stage, targets, stage.world.now() + FLIP_EVERY)?;
     let start = stage.world.now();
     for flip in 1..=FLIP_COUNT {
+        let mut has_left = true;
         for target in targets.iter() {
             let number = (u32::from(target.subnet) + flip) % 2;
             let place = Place { host: target.host, number: u8::from(number == 1) };
             stage.world.answer_at(place, target.address.into())?;
+            has_left &= place != RESTARTING;
         }
-        // What was sent to the port that was left has arrived there.
-        for mode in [Mode::Datagram, Mode::Connected] {
-            let number = u8::from((u32::from(PEERS[2].1) + flip) % 2 == 0);
-            stage.world.set_mode_at(Place { host: RESTARTING, number }, mode)?;
+        let end = start + FLIP_EVERY * flip;
+        if has_left {
+            // What was sent to the port before has arrived there: the lab was at rest.
+            set_restarting(stage, "down")?;
+            run_until(stage, targets, stage.world.now() + DOWN)?;
+            set_restarting(stage, "up")?;
+            // The kernel is to forget that it was told of a smaller MTU.
+            stage.world.ip(SERVER, &["route", "flush", "cache"])?;
         }
-        run_until(stage, targets, start + FLIP_EVERY * flip)?;
+        run_until(stage, targets, end)?;
     }
     // Everything that is under way arrives.
     stage.world.run_for(Duration::from_millis(200))
+}
+
+fn set_restarting(stage: &mut Stage<'_>, state: &str) -> Result<(), Error> {
+    stage.world.ip(RESTARTING.host, &["link", "set", RESTARTING.interface(), state])
 }
 
 /// Runs, sends datagrams and watches TCP.

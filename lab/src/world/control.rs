@@ -135,17 +135,6 @@ impl World<'_> {
         self.settle()
     }
 
-    /// Switches the mode of the interfaces on a port.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::set_mode`].
-    pub(crate) fn set_mode_at(&mut self, place: Place, mode: Mode) -> Result<(), Error> {
-        let now = self.now();
-        port_mut(&mut self.ports, place)?.set_mode(now, &mut self.fabric, mode)?;
-        self.settle()
-    }
-
     /// Sets the MTU that a host's interfaces have in connected mode.
     ///
     /// # Errors
