@@ -156,6 +156,8 @@ run_workspace_tests() {
     run_tests --workspace --exclude lab
     test_name="tests of the core, optimised"
     run_tests --release --package ipoib_rs
+    check "what the core costs by itself" "$CARGO" bench --locked --quiet --bench core
+    [ "$code" -ne 0 ] || sed 's/^/         /' "$log"
     check "examples in the documentation" "$CARGO" test --locked --workspace --doc
     check "swarm of the simulator, seeds $SEEDS, each twice" \
         "$CARGO" run --locked --quiet --release --package sim -- --seeds "$SEEDS"
