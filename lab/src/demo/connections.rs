@@ -1,5 +1,6 @@
 //! Connections come, end, are refused and come again: what the connection managers say meanwhile.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -59,16 +60,34 @@ pub(super) fn review(review: &mut Review<'_>) -> Result<(), Error> {
             },
         )?;
     }
-    let requests = "infiniband.mad.attributeid == 0x0010 && infiniband.mad.mgmtclass == 0x07";
-    let fields = ["infiniband.cm.req.serviceid"];
-    review.check("service ID of every REQ", place, requests, &fields, |packets| {
-        // RFC 4755 6: the prefix of the IETF, and a queue pair number behind it.
-        let is_ietf = |id: &String| id.starts_with("0x1000000000") && !id.ends_with("000000");
-        let mut seen = packets.to_vec();
-        seen.dedup();
-        Outcome::of(!packets.is_empty() && packets.iter().all(is_ietf), seen.join(" "))
-    })?;
+    check_service_ids(review, place)?;
     review.check_datagrams_fit(place)
+}
+
+/// RFC 4755 6: the service ID of a REQ is the prefix of the IETF with the queue pair number of the
+/// peer behind it, which ARP told.
+fn check_service_ids(review: &mut Review<'_>, place: Place) -> Result<(), Error> {
+    let filter =
+        "arp || (infiniband.mad.mgmtclass == 0x07 && infiniband.mad.attributeid == 0x0010)";
+    let fields = ["infiniband.cm.req.serviceid", "arp.src.hw"];
+    review.check("service ID of every REQ", place, filter, &fields, |packets| {
+        let (mut wanted, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        for packet in packets {
+            match packet.split_once('\t') {
+                Some(("", address)) => {
+                    // Behind the flags.
+                    let qpn = address.replace(':', "").get(2..8).map(str::to_owned);
+                    wanted.insert(format!("0x1000000000{}", qpn.unwrap_or_default()));
+                }
+                Some((id, _)) => {
+                    seen.insert(id.to_owned());
+                }
+                None => {}
+            }
+        }
+        let is_good = !seen.is_empty() && seen.is_subset(&wanted);
+        Outcome::of(is_good, Vec::from_iter(seen).join(" "))
+    })
 }
 
 /// The first packet of all is as large as it can be: tracepath(8) begins with UDP and the MTU of
