@@ -27,24 +27,23 @@ use crate::signals::Signals;
 use review::Review;
 use stage::{Capturing, Layout, Stage};
 
+type Run = fn(&mut Stage<'_>) -> Result<(), Error>;
+type Look = fn(&mut Review<'_>) -> Result<(), Error>;
+
 /// A part of the tour.
 struct Scenario {
     name: &'static str,
     /// One line.
     title: &'static str,
     layout: Layout,
-    run: fn(&mut Stage<'_>) -> Result<(), Error>,
+    run: Run,
     /// Looks at the captures afterwards.
-    review: Option<fn(&mut Review<'_>) -> Result<(), Error>>,
+    review: Option<Look>,
 }
 
 impl Scenario {
     /// A scenario of two hosts.
-    const fn pair(
-        name: &'static str,
-        title: &'static str,
-        run: fn(&mut Stage<'_>) -> Result<(), Error>,
-    ) -> Self {
+    const fn pair(name: &'static str, title: &'static str, run: Run) -> Self {
         Self { name, title, layout: Layout::PAIR, run, review: None }
     }
 }

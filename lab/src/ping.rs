@@ -203,8 +203,8 @@ fn parse_answer(line: &str) -> Option<Answer> {
     Some(Answer { from, sequence: sequence.parse().ok()?, at })
 }
 
-/// `From 10.77.0.2 icmp_seq=1 Frag needed and DF set (mtu = 2044)`, after a time stamp, and for IPv6
-/// `Packet too big: mtu=2044`.
+/// `From 10.77.0.2 icmp_seq=1 Frag needed and DF set (mtu = 2044)`, after a time stamp, and for
+/// IPv6 `Packet too big: mtu=2044`.
 fn parse_too_big(line: &str) -> Option<String> {
     let message = line.split_once(" icmp_seq=")?.1.split_once(' ')?.1;
     let is_too_big = ["Frag needed", "Packet too big"].iter().any(|&it| message.starts_with(it));

@@ -1,8 +1,8 @@
 //! The address of a peer moves between two ports, under traffic.
 //!
 //! A server has two ports in two subnets on one fabric, and so have three peers. ARP of a peer's
-//! address is answered now by one of its ports, now by the other, as hosts do that answer for all of
-//! their addresses on all of their interfaces. To the server it is another neighbour each time.
+//! address is answered now by one of its ports, now by the other, as hosts do that answer for all
+//! of their addresses on all of their interfaces. To the server it is another neighbour each time.
 
 mod progress;
 

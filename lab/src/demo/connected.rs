@@ -27,8 +27,15 @@ pub(super) fn run_ping(stage: &mut Stage<'_>) -> Result<(), Error> {
         let largest = Ping::payload_bytes_max(target, CONNECTED_MTU);
         // The largest comes first: before there is a connection.
         for payload_bytes in [largest, 56, 1000, 8000] {
-            let ping =
-                Ping { count: 100, payload_bytes, dont_fragment: true, ..Ping::once(target) };
+            // Slowly if they are large: the socket of ping has room for few answers of that size.
+            let interval = Duration::from_millis(if payload_bytes > 8000 { 10 } else { 1 });
+            let ping = Ping {
+                count: 100,
+                interval,
+                payload_bytes,
+                dont_fragment: true,
+                ..Ping::once(target)
+            };
             let name = format!("{family}, 100 pings of {payload_bytes} bytes, none lost");
             stage.check_answered(name, HostId::A, &ping)?;
         }

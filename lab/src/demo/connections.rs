@@ -152,6 +152,9 @@ fn check_again(stage: &mut Stage<'_>, target: IpAddr) -> Result<(), Error> {
     let outcome = Outcome::of(is_connected, format!("after {} ms", span.as_millis()));
     stage.check("host a has a connection again", outcome)?;
     let payload_bytes = Ping::payload_bytes_max(target, CONNECTED_MTU);
-    let ping = Ping { count: 20, payload_bytes, dont_fragment: true, ..Ping::once(target) };
+    // Slowly: the socket of ping has room for few answers of that size.
+    let interval = Duration::from_millis(20);
+    let ping =
+        Ping { count: 20, interval, payload_bytes, dont_fragment: true, ..Ping::once(target) };
     stage.check_answered("20 pings of 65520 bytes", HostId::A, &ping)
 }

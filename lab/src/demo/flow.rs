@@ -1,7 +1,7 @@
 //! UDP datagrams between the kernels of two hosts, every one of which is accounted for.
 //!
-//! iperf3 knows how many datagrams it has read; those that wait in a socket when it ends are lost to
-//! its count. Here the sum is exact.
+//! iperf3 knows how many datagrams it has read; those that wait in a socket when it ends are lost
+//! to its count. Here the sum is exact.
 
 use std::collections::BTreeSet;
 use std::io;

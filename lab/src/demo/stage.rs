@@ -155,8 +155,8 @@ impl<'a> Stage<'a> {
         self.check("every interface has a carrier", after(is_up, span))
     }
 
-    /// Ends the lab, prints the tables if the scenario came to its end, and checks that every buffer
-    /// came back.
+    /// Ends the lab, prints the tables if the scenario came to its end, and checks that every
+    /// buffer came back.
     ///
     /// # Errors
     ///

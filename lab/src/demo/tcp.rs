@@ -38,10 +38,10 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.check_violations()
 }
 
-/// Lets the sender take a packet for lost when the receiver has later ones and not that one, and not
-/// because time went by. A tail loss probe (RFC 8985 7) sends a segment twice when no answer came for
-/// two round trips, which is less than a millisecond here, and a timeout (RFC 6298) after 200 ms:
-/// both see that a program waits for a processor.
+/// Lets the sender take a packet for lost when the receiver has later ones and not that one, and
+/// not because time went by. A tail loss probe (RFC 8985 7) sends a segment twice when no answer
+/// came for two round trips, which is less than a millisecond here, and a timeout (RFC 6298) after
+/// 200 ms: both see that a program waits for a processor.
 fn distrust_time(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.world.namespace(HostId::A)?.set("ipv4/tcp_early_retrans", "0")?;
     let own = HostId::A.ipv4().to_string();

@@ -58,7 +58,7 @@ fn acknowledged(said: &str, peer: Ipv4Addr) -> u64 {
 mod tests {
     use super::*;
 
-    const SAID: &str = "0 0 10.77.0.1:40000 10.77.0.101:5201 cubic rto:204 bytes_acked:1500 segs_out:9\n\
+    const SAID: &str = "0 0 10.77.0.1:40000 10.77.0.101:5201 cubic rto:204 bytes_acked:1500\n\
         0 5 10.77.0.1:40002 10.77.0.101:5201 cubic bytes_sent:70000 bytes_acked:60000\n\
         0 0 10.77.0.1:40004 10.77.0.10:5201 cubic bytes_acked:7\n";
 
