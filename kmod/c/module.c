@@ -19,7 +19,10 @@ ipoib_rs_modevent(module_t module __unused, int event, void *argument __unused)
 	case MOD_LOAD:
 		return (ipoib_rs_load(&ipoib_rs));
 	case MOD_UNLOAD:
-		ipoib_rs_unload(ipoib_rs);
+		/* Comes after a MOD_LOAD that failed, too. */
+		if (ipoib_rs != NULL)
+			ipoib_rs_unload(ipoib_rs);
+		ipoib_rs = NULL;
 		return (0);
 	default:
 		return (EOPNOTSUPP);
