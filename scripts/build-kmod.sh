@@ -191,6 +191,8 @@ EOF
 -Wno-pointer-sign
 -Wstrict-prototypes
 EOF
+        # The modules of the InfiniBand stack are wanted where there is something that uses them.
+        [ -z "$system" ] || echo -DKPI_OFED
     } >"$out/flags-c"
     { cat "$out/flags-c"; ofed_flags; } >"$out/flags-ofed"
 }

@@ -36,3 +36,7 @@ static moduledata_t ipoib_rs_moddata = {
 
 DECLARE_MODULE(ipoib_rs, ipoib_rs_moddata, SI_SUB_LAST, SI_ORDER_ANY);
 MODULE_VERSION(ipoib_rs, 1);
+#ifdef KPI_OFED
+MODULE_DEPEND(ipoib_rs, ibcore, 1, 1, 1);
+MODULE_DEPEND(ipoib_rs, linuxkpi, 1, 1, 1);
+#endif

@@ -22,6 +22,7 @@ pub mod dma;
 pub mod errno;
 pub mod log;
 pub mod memory;
+pub mod module;
 pub mod owned;
 mod registry;
 pub mod sa;
