@@ -2,11 +2,12 @@
  * Starts a FreeBSD/amd64 kernel in QEMU without a loader and without a disk.
  *
  * QEMU loads this program by the multiboot protocol. Its first module is the kernel as an ELF file,
- * followed in the module's string by the variables of the kernel's environment; a module whose
- * name ends in .ko is a kernel module, every other one is an image of the root file system. The
- * stub copies the kernel's segments to where they are linked, describes all of it in the metadata
- * that loader(8) would have written (see sys/linker.h of FreeBSD), maps the first GiB of memory at
- * every GiB of address space, so also where the kernel is linked, and jumps.
+ * followed in the module's string by the variables of the kernel's environment; a module whose name
+ * ends in .ko is a kernel module, every other one is an image of the root file system. The stub
+ * copies the kernel's segments to where they are linked, describes all of it in the metadata that
+ * loader(8) would have written (see sys/linker.h of FreeBSD; addresses in it are physical, the
+ * kernel relocates them), maps the first GiB of memory at every GiB of address space, so also where
+ * the kernel is linked, and jumps.
  *
  * Whatever is not as expected ends the machine with a line on the serial port.
  */
@@ -22,9 +23,8 @@ typedef unsigned long long u64;
 
 #define GIB 0x40000000u
 #define PAGE_2M 0x200000u
-/* Where FreeBSD's kernel starts, physically and in its own address space. */
+/* Where FreeBSD's kernel starts in memory. */
 #define KERNEL_START 0x200000u
-#define KERNBASE 0xffffffff80000000ull
 /* As in stub.ld. */
 #define STUB_BASE 0x8000000u
 
@@ -361,8 +361,8 @@ stub_main(u32 magic, const struct multiboot_info *info)
 	record_u64(MODINFO_ADDR, KERNEL_START);
 	record_u64(MODINFO_SIZE, symbols_end - KERNEL_START);
 	if (symbols_end > kernel_end) {
-		record_u64(MODINFO_SYMBOLS_START, KERNBASE + kernel_end);
-		record_u64(MODINFO_SYMBOLS_END, KERNBASE + symbols_end);
+		record_u64(MODINFO_SYMBOLS_START, kernel_end);
+		record_u64(MODINFO_SYMBOLS_END, symbols_end);
 	}
 	record_u64(MODINFO_ENVIRONMENT, (u32)environment);
 	howto = RB_SERIAL;
