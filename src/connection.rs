@@ -18,6 +18,8 @@ pub(crate) struct Outgoing {
     pub(crate) state: OutgoingState,
     /// The generation of the operation under way.
     pub(crate) operation: u32,
+    /// Sends that are posted on it.
+    pub(crate) posted: u32,
     /// Packets that are too large for UD and wait for the connection.
     pub(crate) queue: Queue,
 }
@@ -33,6 +35,8 @@ pub(crate) enum OutgoingState {
     OpeningUnwanted,
     /// Packets of up to `mtu` bytes, without the encapsulation header, go out.
     Live { mtu: usize },
+    /// Not wanted any more. What is posted goes out first, at the latest until a time.
+    Draining { deadline: Instant },
     /// The peer refused or did not answer, or the connection broke; it is asked again at a time,
     /// when there is something to send.
     BackingOff { attempt: u8, retry_at: Instant },
@@ -82,6 +86,9 @@ pub(crate) enum IncomingState {
     AcceptingUnwanted,
     /// Packets come in.
     Live,
+    /// The peer is to give it up, since it was told another address or has another connection.
+    /// What it sends until then still comes in, at the latest until a time.
+    Lingering { deadline: Instant },
     /// The queue pair is to go to the error state.
     ErrorWanted,
     /// It is going to the error state.
@@ -106,8 +113,23 @@ impl OutgoingState {
             Self::Opening { .. }
             | Self::OpeningUnwanted
             | Self::Live { .. }
+            | Self::Draining { .. }
             | Self::BackingOff { .. }
             | Self::Closing(_) => false,
+        }
+    }
+
+    /// When the state ends by itself.
+    pub(crate) fn ends_at(&self) -> Option<Instant> {
+        match self {
+            Self::Draining { deadline } => Some(*deadline),
+            Self::OpenWanted { .. }
+            | Self::Opening { .. }
+            | Self::OpeningUnwanted
+            | Self::Live { .. }
+            | Self::BackingOff { .. }
+            | Self::CloseWanted(_)
+            | Self::Closing(_) => None,
         }
     }
 
@@ -117,7 +139,10 @@ impl OutgoingState {
             Self::OpenWanted { .. } | Self::Opening { .. } => "connecting",
             Self::Live { .. } => "connected",
             Self::BackingOff { .. } => "refused",
-            Self::OpeningUnwanted | Self::CloseWanted(_) | Self::Closing(_) => "closing",
+            Self::OpeningUnwanted
+            | Self::Draining { .. }
+            | Self::CloseWanted(_)
+            | Self::Closing(_) => "closing",
         }
     }
 }
@@ -132,6 +157,7 @@ impl IncomingState {
             Self::Accepting
             | Self::AcceptingUnwanted
             | Self::Live
+            | Self::Lingering { .. }
             | Self::Erring
             | Self::AwaitingLastWqe { .. }
             | Self::Marking { .. }
@@ -144,6 +170,7 @@ impl IncomingState {
         match self {
             Self::AcceptWanted(_) | Self::Accepting => "accepting",
             Self::Live => "connected",
+            Self::Lingering { .. } => "lingering",
             Self::ErrorWanted
             | Self::Erring
             | Self::AwaitingLastWqe { .. }
@@ -155,7 +182,8 @@ impl IncomingState {
 
     pub(crate) fn ends_at(&self) -> Option<Instant> {
         match self {
-            Self::AwaitingLastWqe { deadline }
+            Self::Lingering { deadline }
+            | Self::AwaitingLastWqe { deadline }
             | Self::MarkerWanted { deadline }
             | Self::Marking { deadline } => Some(*deadline),
             Self::AcceptWanted(_)
@@ -220,6 +248,24 @@ impl IncomingState {
         match self {
             Self::AcceptWanted(_) | Self::Accepting | Self::Live => true,
             Self::AcceptingUnwanted
+            | Self::Lingering { .. }
+            | Self::ErrorWanted
+            | Self::Erring
+            | Self::AwaitingLastWqe { .. }
+            | Self::MarkerWanted { .. }
+            | Self::Marking { .. }
+            | Self::DestroyWanted
+            | Self::Destroying => false,
+        }
+    }
+
+    /// Whether packets may come in.
+    pub(crate) fn receives(&self) -> bool {
+        match self {
+            Self::Live | Self::Lingering { .. } => true,
+            Self::AcceptWanted(_)
+            | Self::Accepting
+            | Self::AcceptingUnwanted
             | Self::ErrorWanted
             | Self::Erring
             | Self::AwaitingLastWqe { .. }

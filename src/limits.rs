@@ -146,6 +146,8 @@ pub const CONNECT_RETRY_FIRST: Duration = Duration::from_secs(1);
 pub const CONNECT_RETRY_MAX: Duration = Duration::from_secs(64);
 /// How long an incoming connection may be silent before it is given up.
 pub const INCOMING_IDLE_MAX: Duration = Duration::from_secs(600);
+/// How long a peer may go on sending on a connection that it is to give up.
+pub const LINGER_MAX: Duration = Duration::from_secs(5);
 /// The first wait after the SA refused or was busy; doubled up to [`RETRY_MAX`].
 pub const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// The longest wait between two tries to join a group.

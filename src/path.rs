@@ -223,6 +223,17 @@ impl Paths {
         Some(place)
     }
 
+    /// Gives a path another address with the same GID.
+    pub(crate) fn readdress(&mut self, place: u32, address: LinkAddress) {
+        if let Some(path) = self.slots.get_mut(place) {
+            self.index.remove(path.address.as_bytes(), place);
+            self.index.insert(address.as_bytes(), place);
+            path.address = address;
+            path.noticed = Noticed::default();
+            path.sent = 0;
+        }
+    }
+
     pub(crate) fn remove(&mut self, place: u32) {
         if let Some(path) = self.slots.remove(place) {
             self.index.remove(path.address.as_bytes(), place);

@@ -10,6 +10,7 @@ mod grh;
 mod ipv4;
 mod ipv6;
 mod mgid;
+mod neighbor_option;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -21,3 +22,7 @@ pub(crate) use ipv4::{FRAGMENT_UNIT_BYTES, IPV4_OPTIONS_BYTES_MAX, Ipv4Flags};
 pub use ipv4::{IPV4_HEADER_BYTES_MAX, IPV4_HEADER_BYTES_MIN, Ipv4Header};
 pub use ipv6::{IPV6_HEADER_BYTES, Ipv6Header, Ipv6Payload};
 pub use mgid::{BroadcastGroup, Scope, Signature};
+pub use neighbor_option::{
+    NEIGHBOR_DISCOVERY_BYTES_MAX, OPTION_BYTES as ADDRESS_OPTION_BYTES, OptionPadding,
+    read_address_option, rewrite_address_options,
+};

@@ -11,8 +11,8 @@ use std::time::Duration;
 use ipoib_rs::action::{Action, Membership};
 use ipoib_rs::counters::{Counter, DropReason};
 use ipoib_rs::event::{Event, Notice};
-use ipoib_rs::interface::PortEvent;
-use ipoib_rs::limits::PENDING_MAX;
+use ipoib_rs::interface::{Mode, PortEvent};
+use ipoib_rs::limits::{DRAIN_MAX, Limits, PENDING_MAX};
 use ipoib_rs::packet::CompletionStatus;
 use ipoib_rs::wire::{EtherType, LinkAddress};
 
@@ -130,4 +130,96 @@ fn h14_a_send_only_group_is_joined_the_way_that_the_subnet_manager_knows() {
         assert!(attached.iter().all(|(_, mgid)| *mgid != group), "nobody listens to it");
         scene.finish();
     }
+}
+
+/// An interface with `count` messages posted on its connection to peer 1.
+fn sending(limits: Limits, count: usize) -> Bench {
+    let mut bench = Bench::connected_with(limits, true);
+    for _ in 0..count {
+        bench.send(&connected_peer(1), EtherType::IPV4, ipv4(9000, false)).unwrap();
+    }
+    bench.answer_all();
+    assert_eq!(bench.adapter.posted_connected.len(), count);
+    bench
+}
+
+#[test]
+fn h4_sends_of_a_wedged_connection_stay_posted_until_it_is_destroyed() {
+    let mut bench = sending(Limits::DEFAULT, 4);
+    bench.mode(Mode::Datagram).unwrap();
+    bench.pass(10 * DRAIN_MAX);
+    // The adapter may still read the buffers: they are the interface's until it is told otherwise.
+    assert_eq!(bench.interface.sends_outstanding(), 4);
+    let destroy =
+        bench.actions.iter().position(|action| matches!(action, Action::DestroyConnection { .. }));
+    let destroy = bench.actions.remove(destroy.unwrap()).unwrap();
+    // Late completions are believed as long as the connection is there.
+    bench.complete_connected(CompletionStatus::Success);
+    assert_eq!(bench.interface.sends_outstanding(), 3);
+    bench.answer(destroy);
+    assert_eq!((bench.interface.sends_outstanding(), bench.count(Counter::SendFlushed)), (0, 3));
+    bench.finish();
+}
+
+#[test]
+fn h5_sending_while_connections_are_reaped_keeps_the_account_of_the_ring() {
+    // Every mix of datagrams and messages, closed at every point of their completion.
+    for messages in 0..=8 {
+        for completed in 0..=messages {
+            let mut bench = sending(Limits::SMALL, messages.min(4));
+            for _ in bench.adapter.posted_connected.len()..messages {
+                bench.send(&connected_peer(1), EtherType::IPV4, ipv4(9000, false)).unwrap();
+            }
+            while bench.interface.sends_outstanding() < 8 {
+                bench.send(&peer(2), EtherType::IPV4, ipv4(100, true)).unwrap();
+                bench.answer_all();
+            }
+            for _ in 0..completed {
+                bench.complete_connected(CompletionStatus::Success);
+            }
+            bench.mode(Mode::Datagram).unwrap();
+            bench.send(&peer(2), EtherType::IPV4, ipv4(100, true)).ok();
+            let on_wire = bench.adapter.posted.len() + bench.adapter.posted_connected.len();
+            assert_eq!(bench.interface.sends_outstanding() as usize, on_wire);
+            bench.pass(DRAIN_MAX);
+            bench.answer_all();
+            let left = bench.adapter.posted.len();
+            assert_eq!((bench.interface.sends_outstanding() as usize, left), (left, left));
+            bench.complete_all();
+            assert_eq!(bench.interface.sends_outstanding(), 0);
+            bench.finish();
+        }
+    }
+}
+
+#[test]
+fn h7_a_stuck_connection_delays_neither_joins_nor_paths_nor_the_link() {
+    let mut bench = sending(Limits::DEFAULT, 16);
+    bench.connection_lost(bench.connections[0]);
+    let is_stuck = |action: &Action| matches!(action, Action::DestroyConnection { .. });
+    bench.port_event(PortEvent::ClientReregister, |_| {});
+    bench.answer_where(|action| !is_stuck(action));
+    assert!(bench.actions.iter().all(is_stuck) && bench.actions.len() == 1);
+    bench.port_event(PortEvent::PortError, |port| port.is_active = false);
+    bench.port_event(PortEvent::PortActive, |port| port.is_active = true);
+    bench.answer_where(|action| !is_stuck(action));
+    assert!(bench.interface.is_link_up(), "no time has passed");
+    bench.send(&connected_peer(2), EtherType::IPV4, ipv4(9000, false)).unwrap();
+    bench.answer_where(|action| !is_stuck(action));
+    assert_eq!(bench.adapter.connected_wire.len(), 17);
+    bench.answer_all();
+    bench.finish();
+}
+
+#[test]
+fn h15_a_message_that_failed_is_not_counted_as_sent() {
+    let mut bench = sending(Limits::DEFAULT, 3);
+    bench.complete_connected(CompletionStatus::Success);
+    bench.complete_connected(CompletionStatus::Failed);
+    bench.complete_connected(CompletionStatus::Flushed);
+    let counts = [Counter::PacketsSent, Counter::SendFailed, Counter::SendFlushed];
+    assert_eq!(counts.map(|counter| bench.count(counter)), [1, 1, 1]);
+    assert_eq!(bench.count(Counter::BytesSent), 9004);
+    bench.answer_all();
+    bench.finish();
 }

@@ -108,6 +108,7 @@ impl<B: PacketBuf> Interface<B> {
                 Transport::Deciding { route, mtu, connection }
             }
             OutgoingState::OpeningUnwanted
+            | OutgoingState::Draining { .. }
             | OutgoingState::BackingOff { .. }
             | OutgoingState::CloseWanted(_)
             | OutgoingState::Closing(_) => Transport::Datagram { route, mtu },
@@ -141,8 +142,9 @@ impl<B: PacketBuf> Interface<B> {
             self.push_event(Event::AnnounceAddress);
         }
         self.reconcile_listener(now);
-        if mode == Mode::Datagram {
-            self.close_connections(now, datapath);
+        match mode {
+            Mode::Datagram => self.give_up_connections(now, datapath),
+            Mode::Connected => self.resume_incoming(),
         }
         Ok(())
     }
@@ -160,15 +162,25 @@ impl<B: PacketBuf> Interface<B> {
         Ok(())
     }
 
-    /// Closes every connection, and sends what waited for them by datagrams.
-    pub(super) fn close_connections(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
+    /// Gives up every connection without losing what is on it: what waited for one goes by
+    /// datagrams, what is posted on one goes out, and what peers send on theirs until they hear of
+    /// the other address comes in.
+    fn give_up_connections(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
         for place in 0..self.paths.capacity() {
             self.disconnect_path(now, place, datapath);
         }
+        for place in 0..self.connections.incoming.capacity() {
+            self.let_linger(now, place);
+        }
+    }
+
+    /// The link is gone, and with it every connection.
+    pub(super) fn close_connections(&mut self) {
+        self.close_draining();
         self.close_all_incoming();
     }
 
-    pub(super) fn close_all_incoming(&mut self) {
+    fn close_all_incoming(&mut self) {
         for place in 0..self.connections.incoming.capacity() {
             self.close_incoming(place);
         }

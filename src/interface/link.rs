@@ -135,7 +135,7 @@ impl<B: PacketBuf> Interface<B> {
         self.lifecycle = next;
         if was_up {
             self.push_event(Event::LinkDown);
-            self.close_all_incoming();
+            self.close_connections();
         }
         match next {
             Lifecycle::Down | Lifecycle::AwaitingPartition | Lifecycle::AwaitingPort => {}

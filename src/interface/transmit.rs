@@ -107,8 +107,9 @@ impl<B: PacketBuf> Interface<B> {
         };
         match outcome {
             Ok(()) => {
-                if let Via::Handle(handle) = via {
-                    self.handles.on_posted(handle);
+                match via {
+                    Via::Handle(handle) => self.handles.on_posted(handle),
+                    Via::Connection(place) => self.on_connected_posted(place),
                 }
                 Posting::Posted
             }
@@ -181,13 +182,7 @@ impl<B: PacketBuf> Interface<B> {
         }
         match via {
             Via::Handle(handle) => self.release_handle(handle),
-            Via::Connection(place) => match status {
-                CompletionStatus::Success => {}
-                // An error of one send takes the queue pair to the error state (IBA 10.3.1).
-                CompletionStatus::Flushed | CompletionStatus::Failed => {
-                    self.on_outgoing_lost(now, place, datapath);
-                }
-            },
+            Via::Connection(place) => self.on_connected_sent(now, place, status, datapath),
         }
         self.drain_backlog(now, datapath);
         self.wake_send_queue();

@@ -182,13 +182,13 @@ impl<B: PacketBuf> Interface<B> {
     ) -> Option<u32> {
         let old = self.paths.find_gid(to.gid());
         if self.paths.is_full() {
-            let victim = match old {
-                // Its neighbour has another address now.
-                Some(old) => old,
-                None => self.paths.choose_victim()?,
-            };
+            if let Some(old) = old {
+                return self.readdress_path(now, old, to);
+            }
+            let victim = self.paths.choose_victim()?;
             self.counters.count(Counter::PathsEvicted);
             self.drop_path_queue(victim, DropReason::PathTableFull, datapath);
+            self.retire_connection_of(now, victim);
             self.remove_path(victim);
         }
         let place = self.paths.insert(*to, PathState::Blocked)?;
@@ -210,14 +210,30 @@ impl<B: PacketBuf> Interface<B> {
         new: u32,
         datapath: &mut impl DataPath<B>,
     ) {
-        if self.paths.get(old).is_some_and(|path| path.connection.is_some()) {
-            self.counters.count(Counter::ConnectionsRetired);
-        }
-        self.retire_connection_of(old);
+        self.outdate_connection_of(now, old);
         while let Some(pending) = self.take_waiting(Target::Path(old)) {
             let Pending { protocol, packet, bytes: _ } = pending;
             self.queue_within_link(now, new, protocol, packet, datapath);
         }
+    }
+
+    /// The neighbour of a path has another address, and there is no place for another path. Record
+    /// and handle are those of the port, so they serve the new address as they are, and what waits
+    /// goes on waiting. `None` if the path is on its way out.
+    fn readdress_path(&mut self, now: Instant, place: u32, to: &LinkAddress) -> Option<u32> {
+        if self.paths.get(place)?.state == PathState::CancelWanted {
+            return None;
+        }
+        self.outdate_connection_of(now, place);
+        self.paths.readdress(place, *to);
+        Some(place)
+    }
+
+    fn outdate_connection_of(&mut self, now: Instant, place: u32) {
+        if self.paths.get(place).is_some_and(|path| path.connection.is_some()) {
+            self.counters.count(Counter::ConnectionsRetired);
+        }
+        self.retire_connection_of(now, place);
     }
 
     /// The only way to change the state of a path.
@@ -234,7 +250,7 @@ impl<B: PacketBuf> Interface<B> {
 
     /// Gives back all that a path has, and its place. No packet waits for it.
     fn remove_path(&mut self, place: u32) {
-        self.retire_connection_of(place);
+        self.close_connection_of(place);
         let Some(path) = self.paths.get(place) else {
             return;
         };
@@ -284,7 +300,7 @@ impl<B: PacketBuf> Interface<B> {
                 if let PathState::Ready { handle, .. } = ready {
                     self.retire_handle(handle);
                 }
-                self.retire_connection_of(place);
+                self.close_connection_of(place);
                 self.enter_path(place, PathState::CancelWanted);
             } else {
                 self.remove_path(place);
@@ -342,7 +358,7 @@ impl<B: PacketBuf> Interface<B> {
             return;
         };
         self.counters.count(Counter::PathsMoved);
-        self.retire_connection_of(place);
+        self.close_connection_of(place);
         self.retire_handle(handle);
         match freshness {
             Freshness::Replacing { handle, .. } => self.retire_handle(handle),
@@ -480,7 +496,7 @@ impl<B: PacketBuf> Interface<B> {
         let factor = 1u32.checked_shl(attempt.into()).unwrap_or(u32::MAX);
         let wait: Duration = PATH_RETRY_FIRST.saturating_mul(factor).min(PATH_RETRY_MAX);
         self.drop_path_queue(place, reason, sink);
-        self.retire_connection_of(place);
+        self.retire_connection_of(now, place);
         self.enter_path(place, PathState::Unreachable { attempt, retry_at: now + wait });
     }
 
@@ -507,7 +523,7 @@ impl<B: PacketBuf> Interface<B> {
             } if handle == created => {
                 self.counters.count(Counter::PathsReplaced);
                 self.retire_handle(old);
-                self.retire_connection_of(place);
+                self.retire_connection_of(now, place);
                 self.enter_path(place, PathState::Ready { record, handle, freshness });
             }
             PathState::Blocked

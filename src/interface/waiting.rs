@@ -125,7 +125,7 @@ impl<B: PacketBuf> Interface<B> {
                 None => return,
             },
             Target::Outgoing(place) => match self.connections.outgoing.get(place) {
-                Some(outgoing) => (outgoing.queue.expires_at(), None),
+                Some(outgoing) => (outgoing.queue.expires_at(), outgoing.state.ends_at()),
                 None => return,
             },
             Target::Handle(_)

@@ -56,6 +56,12 @@ impl Ipv6Header {
         is_valid.then_some(header)
     }
 
+    /// Whether it is version 6, with ICMPv6 right behind it.
+    pub(super) fn carries_icmp(&self) -> bool {
+        let is_version_6 = self.version_class_flow.get() >> 28 == VERSION;
+        is_version_6 && NextHeader(self.next_header) == NextHeader::ICMP
+    }
+
     /// The length of the packet.
     pub const fn total_bytes(&self) -> usize {
         IPV6_HEADER_BYTES.saturating_add(self.payload_bytes.get() as usize)

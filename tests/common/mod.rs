@@ -91,6 +91,9 @@ impl PacketBuf for Packet {
     }
 }
 
+/// An adapter that has a shared receive queue and takes everything.
+const SHARING: ConnectedSupport = ConnectedSupport { mtu_max: 65520, shares_receives: true };
+
 /// What became of packets.
 #[derive(Debug, Default)]
 pub struct Adapter {
@@ -268,7 +271,7 @@ impl Shell for Bench {
 impl Bench {
     /// Attached, administratively down, in datagram mode.
     pub fn new(port: PortAttributes, limits: Limits) -> Self {
-        Self::new_with(port, limits, Mode::Datagram, true)
+        Self::new_with(port, limits, Mode::Datagram, SHARING)
     }
 
     /// Attached, administratively down.
@@ -276,10 +279,9 @@ impl Bench {
         port: PortAttributes,
         limits: Limits,
         mode: Mode,
-        shares_receives: bool,
+        support: ConnectedSupport,
     ) -> Self {
-        let scope = Scope::LINK_LOCAL;
-        let connected = Some(ConnectedSupport { mtu_max: 65520, shares_receives });
+        let (scope, connected) = (Scope::LINK_LOCAL, Some(support));
         let config = Config { qpn: OWN_QPN, port, scope, mode, connected, seed: 1, limits };
         Self {
             interface: Interface::attach(config).unwrap(),
@@ -295,7 +297,7 @@ impl Bench {
             wakes: 0,
             connections: Vec::new(),
             is_listening: false,
-            shares_receives,
+            shares_receives: support.shares_receives,
         }
     }
 
@@ -318,10 +320,24 @@ impl Bench {
     }
 
     pub fn connected_with(limits: Limits, shares_receives: bool) -> Self {
-        let mut bench = Self::new_with(port(), limits, Mode::Connected, shares_receives);
+        Self::connected_on(limits, ConnectedSupport { shares_receives, ..SHARING })
+    }
+
+    pub fn connected_on(limits: Limits, support: ConnectedSupport) -> Self {
+        let mut bench = Self::new_with(port(), limits, Mode::Connected, support);
         bench.admin_up();
         bench.answer_all();
         assert!(bench.interface.is_link_up() && bench.is_listening);
+        bench
+    }
+
+    /// Connected, with a path to peer 1 whose REQ waits to be answered.
+    pub fn asking() -> Self {
+        let mut bench = Self::connected();
+        bench.send(&connected_peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
+        bench.answer_where(|action| !matches!(action, Action::OpenConnection { .. }));
+        assert_eq!((bench.adapter.wire.len(), bench.opens_waiting()), (1, 1));
+        bench.complete_all();
         bench
     }
 

@@ -8,7 +8,7 @@ use ipoib_rs::action::Action;
 use ipoib_rs::counters::{Counter, DropReason};
 use ipoib_rs::event::Event;
 use ipoib_rs::interface::{ConnectedSupport, Mode};
-use ipoib_rs::limits::Limits;
+use ipoib_rs::limits::{LINGER_MAX, Limits};
 use ipoib_rs::packet::Cast;
 use ipoib_rs::wire::{AddressFlags, EtherType, LinkAddress};
 
@@ -337,7 +337,8 @@ fn datagram_mode_closes_every_connection() {
     world.exchange(0, 1, 1);
     world.exchange(1, 0, 1);
     world.set_mode(0, Mode::Datagram);
-    world.pass(Duration::from_secs(3));
+    // The peer does not hear of it here, so it may send on for a while.
+    world.pass(LINGER_MAX + Duration::from_secs(3));
     assert_eq!(world.interface(0).mtu(), 2044);
     assert!(!world.address(0).flags().contains(AddressFlags::RC));
     world.assert_no_connection();
@@ -426,7 +427,7 @@ fn an_incoming_connection_is_drained_in_order_and_never_by_force() {
         for mark in 1..5 {
             world.exchange(0, 1, mark);
             world.set_mode(1, Mode::Datagram);
-            world.pass(Duration::from_secs(2));
+            world.pass(LINGER_MAX + Duration::from_secs(2));
             world.assert_no_connection();
             assert_eq!(world.interface(1).incoming().count(), 0);
             world.set_mode(1, Mode::Connected);

@@ -9,7 +9,7 @@ use crate::counters::{Counter, DropReason};
 use crate::ib::{Gid, Psn};
 use crate::interface::Interface;
 use crate::interface::link::Lifecycle;
-use crate::limits::{DRAIN_MAX, INCOMING_IDLE_MAX, RECEIVE_REFILL};
+use crate::limits::{DRAIN_MAX, INCOMING_IDLE_MAX, LINGER_MAX, RECEIVE_REFILL};
 use crate::packet::{
     Cast, CompletionStatus, ConnectedReceive, DataPath, Delivery, PacketBuf, ReceiveQueue,
 };
@@ -51,14 +51,18 @@ impl<B: PacketBuf> Interface<B> {
         if superseded.is_none() && in_use >= self.incoming_max() {
             return self.refuse(RejectReason::NoResources);
         }
+        // A peer that asks again and again, as one that restarts does, holds at most two.
+        self.close_lingering(|lingering| lingering == peer);
         let state = IncomingState::AcceptWanted(id);
         let incoming = Incoming { peer, state, operation: 0, receives_posted: 0, used_at: now };
         let Ok(place) = self.connections.incoming.insert(incoming) else {
+            // The peer that asks comes before those that were told to go.
+            self.close_lingering(|_| true);
             return self.refuse(RejectReason::NoResources);
         };
         if let Some(old) = superseded {
             self.counters.count(Counter::AcceptsSuperseded);
-            self.close_incoming(old);
+            self.let_linger(now, old);
         }
         self.push_work(Target::Incoming(place));
         self.arm_reaper();
@@ -117,6 +121,7 @@ impl<B: PacketBuf> Interface<B> {
             IncomingState::Accepting
             | IncomingState::AcceptingUnwanted
             | IncomingState::Live
+            | IncomingState::Lingering { .. }
             | IncomingState::Erring
             | IncomingState::AwaitingLastWqe { .. }
             | IncomingState::Marking { .. }
@@ -173,6 +178,7 @@ impl<B: PacketBuf> Interface<B> {
             (
                 IncomingState::AcceptWanted(_)
                 | IncomingState::Live
+                | IncomingState::Lingering { .. }
                 | IncomingState::ErrorWanted
                 | IncomingState::AwaitingLastWqe { .. }
                 | IncomingState::MarkerWanted { .. }
@@ -194,7 +200,7 @@ impl<B: PacketBuf> Interface<B> {
                 return;
             }
             IncomingState::Accepting => IncomingState::AcceptingUnwanted,
-            IncomingState::Live => IncomingState::ErrorWanted,
+            IncomingState::Live | IncomingState::Lingering { .. } => IncomingState::ErrorWanted,
             IncomingState::AcceptingUnwanted
             | IncomingState::ErrorWanted
             | IncomingState::Erring
@@ -205,6 +211,42 @@ impl<B: PacketBuf> Interface<B> {
             | IncomingState::Destroying => return,
         };
         self.enter_incoming(place, next);
+    }
+
+    /// Gives an incoming connection up without losing what its peer still sends: the peer is told
+    /// of another address, or made another connection, and ends this one.
+    pub(super) fn let_linger(&mut self, now: Instant, place: u32) {
+        let Some(incoming) = self.connections.incoming.get(place) else { return };
+        if incoming.state == IncomingState::Live {
+            self.enter_incoming(place, IncomingState::Lingering { deadline: now + LINGER_MAX });
+            self.arm_reaper();
+        } else {
+            self.close_incoming(place);
+        }
+    }
+
+    fn close_lingering(&mut self, is_it: impl Fn(Peer) -> bool) {
+        for place in 0..self.connections.incoming.capacity() {
+            let Some(incoming) = self.connections.incoming.get(place) else { continue };
+            if let IncomingState::Lingering { .. } = incoming.state
+                && is_it(incoming.peer)
+            {
+                self.close_incoming(place);
+            }
+        }
+    }
+
+    /// Connections are wanted again: those that their peers still hold stay.
+    pub(super) fn resume_incoming(&mut self) {
+        for place in 0..self.connections.incoming.capacity() {
+            let Some(incoming) = self.connections.incoming.get(place) else { continue };
+            if let IncomingState::Lingering { .. } = incoming.state
+                && self.connections.live_from(incoming.peer).is_none()
+            {
+                self.enter_incoming(place, IncomingState::Live);
+            }
+        }
+        self.arm_reaper();
     }
 
     /// The adapter has taken its last receive for the connection: IBA 10.3.1 has the consumer then
@@ -231,12 +273,17 @@ impl<B: PacketBuf> Interface<B> {
 
     pub(in crate::interface) fn on_incoming_timeout(&mut self, now: Instant, place: u32) {
         let Some(incoming) = self.connections.incoming.get(place) else { return };
+        if incoming.state.ends_at().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        if let IncomingState::Lingering { .. } = incoming.state {
+            self.close_incoming(place);
+            return;
+        }
         // An adapter that says nothing must not keep the interface. The answer to a marker that is
         // given up is stale.
-        if incoming.state.ends_at().is_some_and(|deadline| deadline <= now) {
-            self.counters.count(Counter::IncomingForced);
-            self.enter_incoming(place, IncomingState::DestroyWanted);
-        }
+        self.counters.count(Counter::IncomingForced);
+        self.enter_incoming(place, IncomingState::DestroyWanted);
     }
 
     /// Gives up incoming connections that have been silent for too long.
@@ -349,9 +396,7 @@ impl<B: PacketBuf> Interface<B> {
             let posted = match queue {
                 ReceiveQueue::Shared => &mut self.connections.shared_receives_posted,
                 ReceiveQueue::Of(_) => match self.connections.incoming.get_mut(place) {
-                    Some(Incoming { state: IncomingState::Live, receives_posted, .. }) => {
-                        receives_posted
-                    }
+                    Some(incoming) if incoming.state.receives() => &mut incoming.receives_posted,
                     Some(_) | None => return,
                 },
             };
@@ -374,8 +419,8 @@ impl<B: PacketBuf> Interface<B> {
         datapath: &mut impl DataPath<B>,
     ) {
         for place in 0..self.connections.incoming.capacity() {
-            let is_live = |incoming: &Incoming| incoming.state == IncomingState::Live;
-            if self.connections.incoming.get(place).is_some_and(is_live) {
+            let receives = |incoming: &Incoming| incoming.state.receives();
+            if self.connections.incoming.get(place).is_some_and(receives) {
                 self.refill_connected(now, place, datapath);
             }
         }

@@ -9,8 +9,8 @@ use crate::event::Notice;
 use crate::ib::{Psn, ServiceId};
 use crate::interface::Interface;
 use crate::interface::transmit::Route;
-use crate::limits::{CONNECT_RETRY_FIRST, CONNECT_RETRY_MAX};
-use crate::packet::{DataPath, PacketBuf};
+use crate::limits::{CONNECT_RETRY_FIRST, CONNECT_RETRY_MAX, DRAIN_MAX};
+use crate::packet::{CompletionStatus, DataPath, PacketBuf};
 use crate::path::PathState;
 use crate::send_ring::Via;
 use crate::storage::{Pending, Queue};
@@ -39,6 +39,7 @@ impl<B: PacketBuf> Interface<B> {
             path: Some(path),
             state: OutgoingState::OpenWanted { attempt: 0 },
             operation: 0,
+            posted: 0,
             queue: Queue::default(),
         };
         let Ok(place) = self.connections.outgoing.insert(outgoing) else {
@@ -57,6 +58,7 @@ impl<B: PacketBuf> Interface<B> {
         if state.wants_action() {
             self.push_work(Target::Outgoing(place));
         }
+        self.arm(Target::Outgoing(place));
     }
 
     pub(in crate::interface) fn next_outgoing_action(&mut self, place: u32) -> Option<Action> {
@@ -87,6 +89,7 @@ impl<B: PacketBuf> Interface<B> {
             OutgoingState::Opening { .. }
             | OutgoingState::OpeningUnwanted
             | OutgoingState::Live { .. }
+            | OutgoingState::Draining { .. }
             | OutgoingState::BackingOff { .. }
             | OutgoingState::Closing(_) => None,
         }
@@ -136,6 +139,7 @@ impl<B: PacketBuf> Interface<B> {
             (
                 OutgoingState::OpenWanted { .. }
                 | OutgoingState::Live { .. }
+                | OutgoingState::Draining { .. }
                 | OutgoingState::BackingOff { .. }
                 | OutgoingState::CloseWanted(_)
                 | OutgoingState::Closing(_),
@@ -145,10 +149,15 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     /// What may be sent to a peer: never more than it says, never more than this interface's own
-    /// limit. A number that leaves no room for a packet is not believed.
+    /// limit. A connection that carries less than a datagram does would lose what could be sent.
     fn mtu_towards(&self, peer: ConnectionParameters) -> Result<usize, ConnectError> {
         let theirs = (peer.receive_mtu as usize).saturating_sub(ENCAPSULATION_BYTES);
-        if theirs == 0 { Err(ConnectError::Unusable) } else { Ok(theirs.min(self.connected_mtu)) }
+        let mtu = theirs.min(self.connected_mtu);
+        if mtu < self.datagram_mtu.min(self.connected_mtu) {
+            Err(ConnectError::Unusable)
+        } else {
+            Ok(mtu)
+        }
     }
 
     /// The connection broke, or the peer ended it.
@@ -159,9 +168,50 @@ impl<B: PacketBuf> Interface<B> {
         datapath: &mut impl DataPath<B>,
     ) {
         let Some(outgoing) = self.connections.outgoing.get(place) else { return };
-        if let OutgoingState::Live { .. } = outgoing.state {
-            self.counters.count(Counter::ConnectionsLost);
-            self.close_outgoing(now, place, 0, datapath);
+        match outgoing.state {
+            OutgoingState::Live { .. } => {
+                self.counters.count(Counter::ConnectionsLost);
+                self.close_outgoing(now, place, 0, datapath);
+            }
+            OutgoingState::Draining { .. } => {
+                self.counters.count(Counter::ConnectionsLost);
+                self.enter_outgoing(place, OutgoingState::CloseWanted(AfterClose::Forget));
+            }
+            OutgoingState::OpenWanted { .. }
+            | OutgoingState::Opening { .. }
+            | OutgoingState::OpeningUnwanted
+            | OutgoingState::BackingOff { .. }
+            | OutgoingState::CloseWanted(_)
+            | OutgoingState::Closing(_) => {}
+        }
+    }
+
+    pub(in crate::interface) fn on_connected_posted(&mut self, place: u32) {
+        if let Some(outgoing) = self.connections.outgoing.get_mut(place) {
+            outgoing.posted += 1;
+        }
+    }
+
+    /// A send came back from the adapter.
+    pub(in crate::interface) fn on_connected_sent(
+        &mut self,
+        now: Instant,
+        place: u32,
+        status: CompletionStatus,
+        datapath: &mut impl DataPath<B>,
+    ) {
+        let Some(outgoing) = self.connections.outgoing.get_mut(place) else { return };
+        outgoing.posted = outgoing.posted.saturating_sub(1);
+        let is_drained = outgoing.posted == 0 && outgoing.state.ends_at().is_some();
+        match status {
+            CompletionStatus::Success if is_drained => {
+                self.enter_outgoing(place, OutgoingState::CloseWanted(AfterClose::Forget));
+            }
+            CompletionStatus::Success => {}
+            // An error of one send takes the queue pair to the error state (IBA 10.3.1).
+            CompletionStatus::Flushed | CompletionStatus::Failed => {
+                self.on_outgoing_lost(now, place, datapath);
+            }
         }
     }
 
@@ -182,8 +232,31 @@ impl<B: PacketBuf> Interface<B> {
         self.send_held(now, place, datapath);
     }
 
-    /// The path does not want its connection any more. What waited for it waits for the path again.
-    pub(in crate::interface) fn retire_connection_of(&mut self, path: u32) {
+    /// The path does not want its connection any more. What waited for it waits for the path again;
+    /// what is posted on it goes out first, since nothing speaks against its arrival.
+    pub(in crate::interface) fn retire_connection_of(&mut self, now: Instant, path: u32) {
+        self.part_from_connection(path, |posted| match posted {
+            0 => OutgoingState::CloseWanted(AfterClose::Forget),
+            1.. => OutgoingState::Draining { deadline: now + DRAIN_MAX },
+        });
+    }
+
+    /// The link is gone, and with it the connection of a path.
+    pub(in crate::interface) fn close_connection_of(&mut self, path: u32) {
+        self.part_from_connection(path, |_| OutgoingState::CloseWanted(AfterClose::Forget));
+    }
+
+    /// The link is gone: what is being drained will not go out.
+    pub(in crate::interface) fn close_draining(&mut self) {
+        for place in 0..self.connections.outgoing.capacity() {
+            let Some(outgoing) = self.connections.outgoing.get(place) else { continue };
+            if let OutgoingState::Draining { .. } = outgoing.state {
+                self.enter_outgoing(place, OutgoingState::CloseWanted(AfterClose::Forget));
+            }
+        }
+    }
+
+    fn part_from_connection(&mut self, path: u32, live_becomes: impl Fn(u32) -> OutgoingState) {
         let Some(place) = self.paths.get(path).and_then(|path| path.connection) else { return };
         self.move_waiting(Target::Path(path), Target::Outgoing(place));
         if let Some(path) = self.paths.get_mut(path) {
@@ -197,11 +270,10 @@ impl<B: PacketBuf> Interface<B> {
                 return;
             }
             OutgoingState::Opening { .. } => OutgoingState::OpeningUnwanted,
-            OutgoingState::Live { .. } | OutgoingState::CloseWanted(_) => {
-                OutgoingState::CloseWanted(AfterClose::Forget)
-            }
+            OutgoingState::Live { .. } => live_becomes(outgoing.posted),
+            OutgoingState::CloseWanted(_) => OutgoingState::CloseWanted(AfterClose::Forget),
             OutgoingState::Closing(_) => OutgoingState::Closing(AfterClose::Forget),
-            OutgoingState::OpeningUnwanted => return,
+            OutgoingState::OpeningUnwanted | OutgoingState::Draining { .. } => return,
         };
         self.enter_outgoing(place, next);
     }
@@ -213,7 +285,7 @@ impl<B: PacketBuf> Interface<B> {
         path: u32,
         datapath: &mut impl DataPath<B>,
     ) {
-        self.retire_connection_of(path);
+        self.retire_connection_of(now, path);
         self.drain_path(now, path, datapath);
     }
 
@@ -237,6 +309,9 @@ impl<B: PacketBuf> Interface<B> {
         while let Some(_posted) = self.sends.reclaim(|via| via == Via::Connection(place)) {
             self.counters.count(Counter::SendFlushed);
         }
+        if let Some(outgoing) = self.connections.outgoing.get_mut(place) {
+            outgoing.posted = 0;
+        }
         match then {
             AfterClose::BackOff { attempt, retry_at } => {
                 self.enter_outgoing(place, OutgoingState::BackingOff { attempt, retry_at });
@@ -258,7 +333,8 @@ impl<B: PacketBuf> Interface<B> {
         self.drain_path(now, path, datapath);
     }
 
-    /// What is held was held long enough: it is dealt with as if there were no connection.
+    /// What is held was held long enough: it is dealt with as if there were no connection. An
+    /// adapter that does not finish what is posted must not keep the connection.
     pub(in crate::interface) fn on_outgoing_timeout(
         &mut self,
         now: Instant,
@@ -266,6 +342,11 @@ impl<B: PacketBuf> Interface<B> {
         datapath: &mut impl DataPath<B>,
     ) {
         let Some(outgoing) = self.connections.outgoing.get(place) else { return };
+        if outgoing.state.ends_at().is_some_and(|deadline| deadline <= now) {
+            self.counters.count(Counter::DrainsTimedOut);
+            self.enter_outgoing(place, OutgoingState::CloseWanted(AfterClose::Forget));
+            return;
+        }
         if outgoing.queue.expires_at().is_none_or(|at| at > now) {
             self.arm(Target::Outgoing(place));
             return;

@@ -1,9 +1,8 @@
 //! Neighbour discovery for IPv6 over InfiniBand (RFC 4861, RFC 4391 9.3).
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::ops::Range;
 
-use ipoib_rs::wire::LinkAddress;
+use ipoib_rs::wire::{ADDRESS_OPTION_BYTES as OPTION_BYTES, LinkAddress, read_address_option};
 use static_assertions::const_assert_eq;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,8 +13,6 @@ use super::{Checksum, IPV6_HEADER_BYTES, IpHeader, Ipv6Header, Protocol};
 pub const NDP_BYTES: usize = IPV6_HEADER_BYTES + HEAD_BYTES + OPTION_BYTES;
 
 const HEAD_BYTES: usize = 24;
-/// RFC 4391 9.3: the length of the option is 3, in units of 8 bytes.
-const OPTION_BYTES: usize = 24;
 /// RFC 4861 7.1.1: anything else was forwarded by a router and is none of this link's.
 const HOP_LIMIT: u8 = 255;
 const KIND_SOLICITATION: u8 = 135;
@@ -224,30 +221,11 @@ fn find_address(mut options: &[u8], kind: u8, subnet_prefix: u64) -> Option<Opti
             return None;
         }
         if option[0] == kind && option.len() == OPTION_BYTES && found.is_none() {
-            found = read_address(option, subnet_prefix);
+            found = read_address_option(option, subnet_prefix);
         }
         options = rest;
     }
     Some(found)
-}
-
-/// Reads the address of an option in either form. Linux writes the two zero bytes before the
-/// address, FreeBSD behind it; where both readings are possible, the one in the own subnet is
-/// right.
-fn read_address(option: &[u8], subnet_prefix: u64) -> Option<LinkAddress> {
-    let read = |address: Range<usize>, padding: Range<usize>| {
-        let is_padded = option.get(padding)? == [0, 0];
-        let address = LinkAddress::from_bytes(option.get(address)?)?;
-        (is_padded && !address.gid().is_multicast()).then_some(address)
-    };
-    let padded_before = read(4..24, 2..4);
-    let padded_after = read(2..22, 22..24);
-    let is_local = |address: &LinkAddress| address.gid().subnet_prefix() == subnet_prefix;
-    padded_before
-        .filter(is_local)
-        .or(padded_after.filter(is_local))
-        .or(padded_before)
-        .or(padded_after)
 }
 
 #[cfg(test)]
