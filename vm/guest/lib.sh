@@ -9,8 +9,8 @@
 #   need PROGRAM...      whether all of these programs are there; says which is not
 #   note TEXT            a line for whoever reads the console
 #
-# A name has no colon in it. Results go to the second serial port, which nobody else writes to, and to
-# the console for those who read it.
+# A name has no colon in it. Results go to the second serial port, which nobody else writes to, and
+# to the console for those who read it.
 
 # Closing the port waits until what was written has left the machine: a panic right after a result
 # does not lose it.
