@@ -9,7 +9,7 @@
 #   --modules DIR   our modules, already built, instead of --sys
 #   --foreign DIR   our modules built for another major version of FreeBSD, to see them refused
 #   --suite NAME    this suite; may be given again. --list prints their names
-#   --time SECONDS  the limit for one suite (default: the suite's own, or 300)
+#   --time SECONDS  the limit for one suite (default: the suite's own, or 600)
 #   --out DIR       consoles and results are kept here (default: target/vm)
 #
 # Every suite runs in a machine of its own. Prints a line for each check, and at the end "N passed,
@@ -30,7 +30,7 @@ CODE_BUILD=5
 MEMORY_MIB=1024
 PROCESSORS=2
 IMAGE_MIB=128
-SECONDS_MAX=300
+SECONDS_MAX=600
 # For a backtrace to be printed after a panic, before the machine is ended.
 PANIC_SECONDS=10
 

@@ -39,15 +39,16 @@ grown() {
     awk -F '\t' -v cycles="$CYCLES" '
         BEGIN {
             allocator = "^(type vmem|zone (vm pgcache|vmem btag|UMA .*|[0-9]+ Bucket))$"
-            program = "^(type (subproc|cred|filedesc|temp|tmpfs .*)|zone (THREAD|PROC|VMSPACE|" \
-                "kstack_cache|FPU_save_area|RADIX NODE|VM OBJECT|MAP ENTRY|VNODE|FFS.* d?inode|" \
-                "TMPFS node|BUF TRIE|buf free cache|S VFS Cache|ksiginfo|malloc-[0-9]+))$"
+            process = "^(type (subproc|umtx|cred|filedesc|temp)|zone (THREAD|PROC|VMSPACE|" \
+                "TURNSTILE|SLEEPQUEUE|ksiginfo|kstack_cache|FPU_save_area|malloc-[0-9]+))$"
+            file = "^(type tmpfs .*|zone (RADIX NODE|VM OBJECT|MAP ENTRY|VNODE|TMPFS node|" \
+                "FFS.* d?inode|FFS inode|BUF TRIE|buf free cache|S VFS Cache))$"
         }
         NR == FNR { before[$1] = $2; next }
         $1 ~ allocator { next }
         {
             more = $2 - before[$1]
-            allowed = $1 ~ program ? cycles / 2 : 0
+            allowed = $1 ~ process || $1 ~ file ? cycles / 2 : 0
         }
         more > allowed { text = text sep $1 " +" more; sep = ", " }
         END { print text }
