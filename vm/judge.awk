@@ -2,9 +2,9 @@
 #
 #   awk -f judge.awk -v suite=NAME -v ended=HOW RESULTS CONSOLE
 #
-# RESULTS is what the suite reported (see guest/lib.sh), CONSOLE the console of the kernel, HOW the way
-# in which the machine ended: "exit" by itself, "time" at the limit, "debugger" in the kernel's
-# debugger. Prints a line for each check,
+# RESULTS is what the suite reported (see guest/lib.sh), CONSOLE the console of the kernel, HOW the
+# way in which the machine ended: "exit" by itself, "time" at the limit, "panic" after one,
+# "debugger" in the kernel's debugger. Prints a line for each check,
 #
 #   ok       NAME
 #   FAILED   NAME: why
@@ -25,8 +25,8 @@ BEGIN {
     LEAK = "leaked memory on destroy|^Freed UMA keg .* was not empty|Memory modified after free|" \
         "can't re-use a leaf|^WARNING: .* is not unregistered"
     # Lines that belong to what was said before them.
-    CONTINUATION = "^ [123](st|nd|rd) |^lock order |^#[0-9]+ |^KDB: stack|^stack backtrace|^db_|^---|" \
-        "^exclusive |^shared |^[a-z_A-Z0-9]+\\(\\) at |^cpuid|^time |^Uptime"
+    CONTINUATION = "^ [123](st|nd|rd) |^lock order |^#[0-9]+ |^KDB: stack|^stack backtrace|^---|" \
+        "^exclusive |^shared |^[a-z_A-Z0-9]+\\(\\) at "
 }
 
 { sub(/\r$/, "") }

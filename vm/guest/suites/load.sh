@@ -32,9 +32,10 @@ zones_in_use() {
     '
 }
 
-# BEFORE AFTER: prints in one line what is in use more than before. Two kinds of growth are not ours.
-# The allocators take memory in steps, and keep books about it. And what belongs to processes and
-# files comes and goes with the programs of this suite; that may grow, but by less than one per load.
+# BEFORE AFTER: prints in one line what is in use more than before. Two kinds of growth are not
+# ours. The allocators take memory in steps, and keep books about it. And what belongs to processes
+# and files comes and goes with the programs of this suite; that may grow, but by less than one per
+# load.
 grown() {
     awk -F '\t' -v cycles="$CYCLES" '
         BEGIN {
