@@ -70,7 +70,8 @@ check_exports() {
 check_registers() {
     "$OBJDUMP" --disassemble --no-show-raw-insn "$module.ko" >"$scratch/all"
     instructions=$(grep -c '^ *[0-9a-f]*:' "$scratch/all" || :)
-    grep -E "$REGISTERS" "$scratch/all" >"$scratch/bad" || :
+    # Without its address: fadd is one, too.
+    sed 's/^ *[0-9a-f]*:/:/' "$scratch/all" | grep -E "$REGISTERS" >"$scratch/bad" || :
     if [ "$instructions" -eq 0 ]; then
         report registers refused "there are no instructions to look at"
     else
