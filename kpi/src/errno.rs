@@ -23,6 +23,8 @@ macro_rules! errnos {
 }
 
 errnos! {
+    /// It is in use.
+    EBUSY;
     /// There is one already.
     EEXIST;
     /// An argument is out of its range.
