@@ -6,6 +6,8 @@
 #   setup_tools PROGRAM...   installs the packages of the programs that are missing
 #   setup_rust               sets CARGO to a cargo of at least RUST_MIN, installing one if need be
 #   setup_build ARGUMENT...  cargo build ARGUMENT...
+#   setup_kernel_tools       for modules of the kernel: sets CARGO and RUSTC to ones that have the
+#                            sources of their library, and CLANG, LLD, AR and OBJCOPY
 #   as_root COMMAND...       runs a command as root, by sudo if this is not root
 #   step TEXT, fail TEXT     a line for a step; a line for an error and the end
 
@@ -57,9 +59,18 @@ package_of() {
     Linux/cc) echo gcc libc6-dev ;;
     Linux/certificates) echo ca-certificates ;;
     Linux/rust) echo rustc-web cargo-web ;;
+    Linux/rust-src) echo rustc-web cargo-web rust-web-src ;;
+    Linux/ld.lld) echo lld ;;
+    Linux/libclang) echo libclang-dev ;;
+    Linux/libck) echo libck-dev ;;
+    Linux/pip) echo python3-pip ;;
     FreeBSD/ip | FreeBSD/ping | FreeBSD/cc) ;;
     FreeBSD/certificates) echo ca_root_nss ;;
     FreeBSD/rust) echo rust ;;
+    FreeBSD/clang | FreeBSD/ld.lld) ;;
+    FreeBSD/libclang) echo llvm ;;
+    FreeBSD/libck) echo concurrencykit ;;
+    FreeBSD/pip) echo py311-pip ;;
     */*) echo "$1" ;;
     esac
 }
@@ -90,6 +101,10 @@ is_there() {
         [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/ssl/cert.pem ] ||
             [ -n "${SSL_CERT_FILE:-}" ]
         ;;
+    libck) [ -e /usr/include/ck_epoch.h ] || [ -e /usr/local/include/ck_epoch.h ] ;;
+    libclang) find /usr/lib /usr/local -name 'libclang*.so*' 2>/dev/null | grep -q . ;;
+    llvm) llvm_tool objcopy >/dev/null ;;
+    pip) python3 -m pip --version >/dev/null 2>&1 ;;
     # ip(8) is often where only root looks.
     *) have "$1" || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
     esac
@@ -149,6 +164,52 @@ setup_rust() {
             "install one from https://rustup.rs"
     fi
     step "Rust: $("$CARGO" --version)"
+}
+
+# NAME: the newest llvm-NAME.
+llvm_tool() {
+    for tool in "llvm-$1" $(find /usr/lib/llvm-* /usr/local/llvm* -name "llvm-$1" 2>/dev/null |
+        sort -rV); do
+        if have "$tool"; then
+            echo "$tool"
+            return
+        fi
+    done
+    return 1
+}
+
+# Sets RUSTC and CARGO to the first pair that is recent enough and can build its library anew.
+find_kernel_rust() {
+    for folder in "" /usr/bin/ /usr/local/bin/ "${HOME:-/root}/.cargo/bin/"; do
+        RUSTC=${folder}rustc
+        CARGO=${folder}cargo
+        if is_recent "$CARGO" && is_recent "$RUSTC" &&
+            [ -e "$("$RUSTC" --print sysroot)/lib/rustlib/src/rust/library/core/Cargo.toml" ]; then
+            export RUSTC
+            return 0
+        fi
+    done
+    return 1
+}
+
+setup_kernel_tools() {
+    setup_tools cc certificates clang ld.lld libclang llvm
+    if ! find_kernel_rust; then
+        # The packages' names are several words.
+        # shellcheck disable=SC2046
+        install_packages $(package_of rust-src)
+        find_kernel_rust || fail "no Rust of version $RUST_MIN or later has the sources of its" \
+            "library; with rustup: rustup component add rust-src"
+    fi
+    # Those who asked for them use them.
+    CLANG=clang
+    # shellcheck disable=SC2034
+    LLD=ld.lld
+    # shellcheck disable=SC2034
+    AR=$(llvm_tool ar)
+    # shellcheck disable=SC2034
+    OBJCOPY=$(llvm_tool objcopy)
+    step "Rust: $("$RUSTC" --version), C: $("$CLANG" --version | head -n 1)"
 }
 
 setup_build() {

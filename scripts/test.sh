@@ -120,13 +120,13 @@ check_sources() {
         skip "format" "needs rustfmt"
     fi
     if "$CARGO" clippy --version >/dev/null 2>&1; then
-        check "clippy without a warning" "$CARGO" clippy --locked --workspace --all-targets -- \
+        check "clippy without a warning" "$CARGO" clippy --locked --all-targets -- \
             -D warnings
     else
         skip "clippy without a warning" "needs clippy"
     fi
     check "documentation without a warning" env RUSTDOCFLAGS="-D warnings" \
-        "$CARGO" doc --locked --workspace --no-deps
+        "$CARGO" doc --locked --no-deps
     bare=x86_64-unknown-none
     if [ -d "$("${RUSTC:-rustc}" --print target-libdir --target $bare 2>/dev/null)" ]; then
         check "core and fabric without a standard library" \
@@ -153,12 +153,12 @@ check_sources() {
 
 run_workspace_tests() {
     test_name="tests"
-    run_tests --workspace --exclude lab
+    run_tests --package ipoib_rs --package fabric --package sim
     test_name="tests of the core, optimised"
     run_tests --release --package ipoib_rs
     check "what the core costs by itself" "$CARGO" bench --locked --quiet --bench core
     [ "$code" -ne 0 ] || sed 's/^/         /' "$log"
-    check "examples in the documentation" "$CARGO" test --locked --workspace --doc
+    check "examples in the documentation" "$CARGO" test --locked --doc
     check "swarm of the simulator, seeds $SEEDS, each twice" \
         "$CARGO" run --locked --quiet --release --package sim -- --seeds "$SEEDS"
     [ "$code" -ne 0 ] || sed 's/^/         /' "$log"
@@ -204,11 +204,25 @@ measure_coverage() {
     printf '         %s of the lines of src/ are covered\n' "${lines:-an unknown part}"
 }
 
+# Without the sources of FreeBSD, the modules are built as far as the headers of its base system go.
+run_kernel_checks() {
+    if ! (setup_kernel_tools) >"$log" 2>&1; then
+        skip "kernel modules" "need clang, lld, llvm, libclang and the sources of Rust's library"
+        return
+    fi
+    check "kernel modules, built with the headers of FreeBSD's base system" scripts/build-kmod.sh
+    [ "$code" -ne 0 ] || sed 's/^/         /' "$log"
+    check "each gate for modules refuses a bad object" scripts/check-kmod.sh --self-test
+    check "the modules pass the gates" scripts/check-kmod.sh target/kmod/ipoib_rs
+    [ "$code" -ne 0 ] || sed 's/^/         /' "$log"
+}
+
 setup_rust
 check "dependencies" "$CARGO" fetch --locked
 check_sources
 run_workspace_tests
 run_lab_tests
+run_kernel_checks
 measure_coverage
 
 printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"

@@ -1,0 +1,32 @@
+/*
+ * What the kernel's linker wants to find in a module.
+ */
+#include <sys/param.h>
+#include <sys/systm.h>
+#include <sys/errno.h>
+#include <sys/kernel.h>
+#include <sys/module.h>
+
+#include "ipoib_rs.h"
+
+static int
+ipoib_rs_modevent(module_t module __unused, int event, void *argument __unused)
+{
+
+	switch (event) {
+	case MOD_LOAD:
+		return (ipoib_rs_load());
+	case MOD_UNLOAD:
+		return (ipoib_rs_unload());
+	default:
+		return (EOPNOTSUPP);
+	}
+}
+
+static moduledata_t ipoib_rs_module = {
+	.name = "ipoib_rs",
+	.evhand = ipoib_rs_modevent,
+};
+
+DECLARE_MODULE(ipoib_rs, ipoib_rs_module, SI_SUB_LAST, SI_ORDER_ANY);
+MODULE_VERSION(ipoib_rs, 1);

@@ -1,0 +1,18 @@
+/*
+ * Sizes and alignments of the kernel's types that Rust embeds. bindgen turns
+ * them into constants, which sys-bindings compares with what the Rust compiler
+ * made of the bindings, and layout.c with what the C compiler makes of the
+ * headers.
+ */
+#ifndef _KPI_LAYOUT_H_
+#define	_KPI_LAYOUT_H_
+
+#define	KPI_LAYOUT_OF(NAME, TYPE)					\
+	KPI_SIZEOF_##NAME = sizeof(TYPE),				\
+	KPI_ALIGNOF_##NAME = _Alignof(TYPE)
+
+enum kpi_layout {
+	KPI_LAYOUT_OF(MTX, struct mtx),
+};
+
+#endif

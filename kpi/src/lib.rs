@@ -1,0 +1,16 @@
+//! Safe wrappers of the FreeBSD kernel programming interface.
+//!
+//! The only user of `sys_bindings`. The C files of `kpi/c` turn macros and inline functions into
+//! functions, and differences between FreeBSD 14 and 15 end there.
+//!
+//! What holds in every module:
+//!
+//! * A value that exists is initialised; its destructor does the teardown.
+//! * Who owns what stands in the types: a packet that is handed to the kernel is moved.
+//! * The context in which a call is legal is an argument, see [`context`].
+
+#![no_std]
+
+pub mod alloc;
+pub mod errno;
+pub mod log;

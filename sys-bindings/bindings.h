@@ -1,0 +1,12 @@
+/*
+ * What bindgen sees. The order is that of style(9).
+ */
+#include <sys/param.h>
+#include <sys/systm.h>
+#include <sys/errno.h>
+#include <sys/lock.h>
+#include <sys/mutex.h>
+#include <sys/syslog.h>
+
+#include "kpi.h"
+#include "layout.h"

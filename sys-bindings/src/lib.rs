@@ -1,0 +1,24 @@
+//! Raw bindings to the FreeBSD kernel. Used by `kpi` and by nobody else.
+//!
+//! Nothing in here is written by hand, apart from the assertions below: what clang knows of a type
+//! that Rust embeds is what the Rust compiler made of it. `kpi/c/layout.c` asserts that the C half
+//! was compiled with the same layouts.
+
+#![no_std]
+#![allow(missing_docs, unreachable_pub, unnecessary_transmutes, unsafe_op_in_unsafe_fn)]
+#![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#![allow(clippy::all, clippy::undocumented_unsafe_blocks, rustdoc::all)]
+
+include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+
+/// Asserts size and alignment of a type whose numbers `kpi/c/layout.h` has.
+macro_rules! assert_layout {
+    ($($type:ident: $size:ident, $align:ident;)*) => {$(
+        const _: () = assert!(size_of::<$type>() == kpi_layout::$size as usize);
+        const _: () = assert!(align_of::<$type>() == kpi_layout::$align as usize);
+    )*};
+}
+
+assert_layout! {
+    mtx: KPI_SIZEOF_MTX, KPI_ALIGNOF_MTX;
+}
