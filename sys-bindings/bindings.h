@@ -8,5 +8,7 @@
 #include <sys/mutex.h>
 #include <sys/syslog.h>
 
+#include "ifnet.h"
 #include "kpi.h"
 #include "layout.h"
+#include "mbuf.h"

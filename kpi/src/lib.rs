@@ -13,4 +13,6 @@
 
 pub mod alloc;
 pub mod errno;
+pub mod ifnet;
 pub mod log;
+pub mod mbuf;
