@@ -39,7 +39,7 @@
 #include <net/if_private.h>
 #endif
 
-#include "ifnet.h"
+#include "link.h"
 
 _Static_assert(sizeof(struct kpi_link_header) ==
     sizeof(struct infiniband_header), "what transmit is handed");

@@ -117,30 +117,4 @@ void	rust_helper_if_tap_output(struct kpi_ifnet *interface,
 int	rust_helper_if_too_big(struct kpi_ifnet *interface,
 	    struct mbuf *packet, uint32_t mtu);
 
-#ifdef _KERNEL
-#include <net/if.h>
-#include <net/if_var.h>
-
-struct bpf_if;
-struct route;
-struct sockaddr;
-
-/* Shared by ifnet.c and link.c; opaque to Rust. */
-struct kpi_ifnet {
-	if_t		 ifp;
-	const struct kpi_ifnet_callbacks *callbacks;
-	void		*driver;
-	struct bpf_if	*tap;		/* DLT_IPOIB */
-	uint8_t		 broadcast[KPI_LINK_ADDRESS_LEN];
-	uint8_t		 address[KPI_LINK_ADDRESS_LEN];
-};
-
-int	kpi_link_output(if_t ifp, struct mbuf *m, const struct sockaddr *dst,
-	    struct route *ro);
-void	kpi_link_input(if_t ifp, struct mbuf *m);
-int	kpi_link_resolvemulti(if_t ifp, struct sockaddr **llsa,
-	    struct sockaddr *sa);
-int	kpi_link_requestencap(if_t ifp, struct if_encap_req *req);
-#endif
-
 #endif

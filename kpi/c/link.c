@@ -45,7 +45,7 @@
 #include <net/if_private.h>
 #endif
 
-#include "ifnet.h"
+#include "link.h"
 
 #define	KPI_LINK_HEADER_LEN	((int)sizeof(struct kpi_link_header))
 
