@@ -233,14 +233,14 @@ build_c() {
     rm -f "$out/$2"/*.o
     left_out=
     : >"$out/$2.left-out"
-    for source in "$REPO"/kpi/c/*.c "$REPO/$1"/c/*.c; do
+    for source in $(find "$REPO/kpi/c" "$REPO/$1/c" -name "*.c" | sort); do
         if needs_ofed "$source" && [ -z "$system" ]; then
             left_out="$left_out ${source#"$REPO/"}"
             # What the module wants in vain, for check-kmod.sh.
             grep -o 'rust_helper_[a-z0-9_]*' "$source" | sort -u >>"$out/$2.left-out"
             continue
         fi
-        object=$out/$2/$(basename "$(dirname "$(dirname "$source")")")-$(basename "$source" .c).o
+        object=$out/$2/$(echo "${source#"$REPO/"}" | tr / - | sed 's/c$/o/')
         flags=$out/flags-c
         if needs_ofed "$source"; then
             flags=$out/flags-ofed

@@ -3,9 +3,8 @@
  */
 #include <sys/param.h>
 #include <sys/systm.h>
+#include <sys/epoch.h>
 #include <sys/errno.h>
-#include <sys/lock.h>
-#include <sys/mutex.h>
 #include <sys/syslog.h>
 
 #include "ifnet.h"

@@ -4,7 +4,9 @@
 #ifndef _IPOIB_RS_H_
 #define	_IPOIB_RS_H_
 
-int	ipoib_rs_load(void);
-int	ipoib_rs_unload(void);
+struct ipoib_rs_module;
+
+int	ipoib_rs_load(struct ipoib_rs_module **module);
+void	ipoib_rs_unload(struct ipoib_rs_module *module);
 
 #endif

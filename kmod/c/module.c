@@ -9,24 +9,27 @@
 
 #include "ipoib_rs.h"
 
+static struct ipoib_rs_module *ipoib_rs;
+
 static int
 ipoib_rs_modevent(module_t module __unused, int event, void *argument __unused)
 {
 
 	switch (event) {
 	case MOD_LOAD:
-		return (ipoib_rs_load());
+		return (ipoib_rs_load(&ipoib_rs));
 	case MOD_UNLOAD:
-		return (ipoib_rs_unload());
+		ipoib_rs_unload(ipoib_rs);
+		return (0);
 	default:
 		return (EOPNOTSUPP);
 	}
 }
 
-static moduledata_t ipoib_rs_module = {
+static moduledata_t ipoib_rs_moddata = {
 	.name = "ipoib_rs",
 	.evhand = ipoib_rs_modevent,
 };
 
-DECLARE_MODULE(ipoib_rs, ipoib_rs_module, SI_SUB_LAST, SI_ORDER_ANY);
+DECLARE_MODULE(ipoib_rs, ipoib_rs_moddata, SI_SUB_LAST, SI_ORDER_ANY);
 MODULE_VERSION(ipoib_rs, 1);

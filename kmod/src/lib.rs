@@ -2,12 +2,22 @@
 
 #![no_std]
 
+extern crate alloc;
+
+mod module;
+mod settings;
+
+use alloc::boxed::Box;
 use core::ffi::c_int;
 use core::panic::PanicInfo;
 
-use kpi::alloc::KernelAllocator;
+use kpi::context::MaySleep;
 use kpi::errno::Errno;
-use kpi::log::{self, Level};
+use kpi::log;
+use kpi::memory::KernelAllocator;
+use kpi::owned::try_box;
+
+pub use module::Module;
 
 #[global_allocator]
 static ALLOCATOR: KernelAllocator = KernelAllocator;
@@ -18,24 +28,29 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 }
 
 /// MOD_LOAD, see `module.c`.
+///
+/// # Safety
+///
+/// `place` is good for writing. What is put there goes to [`ipoib_rs_unload`].
 // SAFETY: no other symbol of the kernel has this name.
 #[unsafe(no_mangle)]
-pub extern "C" fn ipoib_rs_load() -> c_int {
-    Errno::code(load())
+pub unsafe extern "C" fn ipoib_rs_load(place: *mut *mut Module) -> c_int {
+    // SAFETY: the kernel's linker calls from a thread that holds sleepable locks only.
+    let mut may_sleep = unsafe { MaySleep::assume() };
+    Errno::code(Module::load(&mut may_sleep).and_then(try_box).map(|module| {
+        // SAFETY: see above.
+        unsafe { place.write(Box::into_raw(module)) }
+    }))
 }
 
 /// MOD_UNLOAD, see `module.c`.
+///
+/// # Safety
+///
+/// `module` is what [`ipoib_rs_load`] gave, and nobody else has it.
 // SAFETY: no other symbol of the kernel has this name.
 #[unsafe(no_mangle)]
-pub extern "C" fn ipoib_rs_unload() -> c_int {
-    Errno::code(unload())
-}
-
-fn load() -> Result<(), Errno> {
-    log::line(Level::Info, format_args!("ipoib_rs {}: loaded", env!("CARGO_PKG_VERSION")));
-    Ok(())
-}
-
-fn unload() -> Result<(), Errno> {
-    Ok(())
+pub unsafe extern "C" fn ipoib_rs_unload(module: *mut Module) {
+    // SAFETY: see above. As for MOD_LOAD, the thread may sleep.
+    drop(unsafe { Box::from_raw(module) });
 }

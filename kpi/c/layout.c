@@ -3,8 +3,7 @@
  */
 #include <sys/param.h>
 #include <sys/systm.h>
-#include <sys/lock.h>
-#include <sys/mutex.h>
+#include <sys/epoch.h>
 
 /* Written by the build of sys-bindings. */
 #include "rust_layout.h"
@@ -15,4 +14,4 @@
 	_Static_assert(_Alignof(TYPE) == RUST_KPI_ALIGNOF_##NAME,	\
 	    "Rust has another alignment for " #TYPE)
 
-KPI_ASSERT_LAYOUT(MTX, struct mtx);
+KPI_ASSERT_LAYOUT(EPOCH_TRACKER, struct epoch_tracker);

@@ -12,7 +12,7 @@
 	KPI_ALIGNOF_##NAME = _Alignof(TYPE)
 
 enum kpi_layout {
-	KPI_LAYOUT_OF(MTX, struct mtx),
+	KPI_LAYOUT_OF(EPOCH_TRACKER, struct epoch_tracker),
 };
 
 #endif

@@ -10,9 +10,20 @@
 //! * The context in which a call is legal is an argument, see [`context`].
 
 #![no_std]
+// Allocation that may fail, of boxes and counted objects.
+#![cfg_attr(target_os = "none", feature(allocator_api))]
 
-pub mod alloc;
+extern crate alloc;
+
+pub mod context;
 pub mod errno;
 pub mod ifnet;
 pub mod log;
 pub mod mbuf;
+pub mod memory;
+pub mod owned;
+pub mod sync;
+pub mod sysctl;
+pub mod time;
+pub mod tunable;
+pub mod worker;

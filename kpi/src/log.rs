@@ -3,8 +3,11 @@
 use core::ffi::c_int;
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sys_bindings as sys;
+
+use crate::time;
 
 /// How important a line is (syslog(3)).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -40,6 +43,33 @@ pub fn line(level: Level, text: fmt::Arguments<'_>) {
     unsafe { sys::rust_helper_log(level.priority(), line.bytes.as_ptr().cast(), line.length()) }
 }
 
+/// Lines of one kind, of which there are not more than some in a second.
+#[derive(Debug)]
+pub struct Limited {
+    per_second_max: u32,
+    second: AtomicU64,
+    count: AtomicU32,
+}
+
+impl Limited {
+    /// At most so many lines.
+    pub const fn new(per_second_max: u32) -> Self {
+        Self { per_second_max, second: AtomicU64::new(0), count: AtomicU32::new(0) }
+    }
+
+    /// Writes a line, or not.
+    pub fn line(&self, level: Level, text: fmt::Arguments<'_>) {
+        let second = time::now().as_nanos() / 1_000_000_000;
+        // Two threads at the turn of a second may let a line more through; that is no harm.
+        if self.second.swap(second, Ordering::Relaxed) != second {
+            self.count.store(0, Ordering::Relaxed);
+        }
+        if self.count.fetch_add(1, Ordering::Relaxed) < self.per_second_max {
+            line(level, text);
+        }
+    }
+}
+
 /// What a panic in Rust ends in: panic(9), with the message and the place.
 pub fn panic(info: &PanicInfo<'_>) -> ! {
     let line = Line::new(format_args!("{info}"));
@@ -72,9 +102,11 @@ impl Line {
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = &mut self.bytes[self.length..];
+        let room = self.bytes.get_mut(self.length..).unwrap_or_default();
         let length = text.len().min(room.len());
-        room[..length].copy_from_slice(&text.as_bytes()[..length]);
+        for (to, from) in room.iter_mut().zip(text.bytes()) {
+            *to = from;
+        }
         self.length += length;
         if length < text.len() { Err(fmt::Error) } else { Ok(()) }
     }

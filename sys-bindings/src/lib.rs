@@ -20,5 +20,5 @@ macro_rules! assert_layout {
 }
 
 assert_layout! {
-    mtx: KPI_SIZEOF_MTX, KPI_ALIGNOF_MTX;
+    epoch_tracker: KPI_SIZEOF_EPOCH_TRACKER, KPI_ALIGNOF_EPOCH_TRACKER;
 }

@@ -1,0 +1,28 @@
+//! The module from loading to unloading.
+
+use kpi::context::MaySleep;
+use kpi::errno::Errno;
+use kpi::log::{self, Level};
+use kpi::sysctl::{Label, Root, Tree};
+
+use crate::settings::Settings;
+
+/// All that the module has. Dropping it takes it out of the kernel again.
+#[derive(Debug)]
+pub struct Module {
+    /// `hw.ipoib`
+    _tunables: Tree,
+    /// `net.link.ipoib`
+    _interfaces: Tree,
+}
+
+impl Module {
+    pub(crate) fn load(may_sleep: &mut MaySleep) -> Result<Self, Errno> {
+        let settings = Settings::read();
+        let tunables = settings.publish(may_sleep)?;
+        let label = Label { name: c"ipoib", description: c"IP over InfiniBand: interfaces" };
+        let interfaces = Tree::new(Root::NetLink, label, may_sleep)?;
+        log::line(Level::Info, format_args!("ipoib_rs {}", env!("CARGO_PKG_VERSION")));
+        Ok(Self { _tunables: tunables, _interfaces: interfaces })
+    }
+}

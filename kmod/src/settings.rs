@@ -1,0 +1,102 @@
+//! What the loader was told: the tunables `hw.ipoib.*`, and what they mean.
+
+use core::fmt::Write;
+
+use ipoib_rs::interface::Mode;
+use ipoib_rs::limits::{CONNECTED_MTU_MAX, LIMIT_MAX, Limits, MTU_MIN};
+use kpi::context::MaySleep;
+use kpi::errno::Errno;
+use kpi::log::{self, Level};
+use kpi::sysctl::{Label, Root, Tree};
+use kpi::tunable;
+
+/// What every interface begins with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Settings {
+    /// The sizes of an interface's tables.
+    pub(crate) limits: Limits,
+    /// The mode of an interface that nobody has set one for.
+    pub(crate) mode: Mode,
+    /// The MTU in connected mode of such an interface.
+    pub(crate) connected_mtu: usize,
+}
+
+impl Settings {
+    /// From the kernel's environment. What is out of its range is said to be so, and ignored.
+    pub(crate) fn read() -> Self {
+        let default = Limits::DEFAULT;
+        let limit = |name, or| {
+            number(name, 1..=LIMIT_MAX.into())
+                .and_then(|value| u32::try_from(value).ok())
+                .unwrap_or(or)
+        };
+        let connections = limit(c"hw.ipoib.max_connections", default.outgoing_max);
+        let limits = Limits {
+            send_queue_len: limit(c"hw.ipoib.send_queue_size", default.send_queue_len),
+            receive_queue_len: limit(c"hw.ipoib.recv_queue_size", default.receive_queue_len),
+            outgoing_max: connections,
+            incoming_max: connections,
+            ..default
+        };
+        let mtu = number(c"hw.ipoib.connected_mtu", MTU_MIN as u64..=CONNECTED_MTU_MAX as u64);
+        let connected_mtu = mtu.and_then(|mtu| usize::try_from(mtu).ok());
+        Self { limits, mode: mode(), connected_mtu: connected_mtu.unwrap_or(CONNECTED_MTU_MAX) }
+    }
+
+    /// Shows them as sysctls of the same names.
+    pub(crate) fn publish(self, may_sleep: &mut MaySleep) -> Result<Tree, Errno> {
+        let top = Label { name: c"ipoib", description: c"IP over InfiniBand: loader tunables" };
+        let mut tree = Tree::new(Root::Hw, top, may_sleep)?;
+        let Self { limits, mode, connected_mtu } = self;
+        let numbers = [
+            (c"send_queue_size", c"Sends that are posted at most", limits.send_queue_len.into()),
+            (c"recv_queue_size", c"Receives that are posted", limits.receive_queue_len.into()),
+            (c"max_connections", c"Connections in each direction", limits.outgoing_max.into()),
+            (c"connected_mtu", c"The MTU of connected mode", connected_mtu as u64),
+        ];
+        for (name, description, value) in numbers {
+            let label = Label { name, description };
+            tree.add_number(Tree::TOP, label, move |_| value, may_sleep)?;
+        }
+        let label = Label { name: c"default_mode", description: c"datagram or connected" };
+        tree.add_text(Tree::TOP, label, move |out, _| out.write_str(name_of(mode)), may_sleep)?;
+        Ok(tree)
+    }
+}
+
+/// The name of a mode in sysctl and kenv.
+pub(crate) const fn name_of(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Datagram => "datagram",
+        Mode::Connected => "connected",
+    }
+}
+
+/// The mode that a name means.
+pub(crate) fn mode_of(name: &str) -> Option<Mode> {
+    [Mode::Datagram, Mode::Connected].into_iter().find(|mode| name_of(*mode) == name)
+}
+
+fn mode() -> Mode {
+    let mut buffer = [0; tunable::TEXT_BYTES];
+    let Some(text) = tunable::text(c"hw.ipoib.default_mode", &mut buffer) else {
+        return Mode::Datagram;
+    };
+    mode_of(text).unwrap_or_else(|| {
+        let text = format_args!("ipoib_rs: hw.ipoib.default_mode: \"{text}\" is no mode");
+        log::line(Level::Warning, text);
+        Mode::Datagram
+    })
+}
+
+fn number(name: &core::ffi::CStr, range: core::ops::RangeInclusive<u64>) -> Option<u64> {
+    let value = tunable::number(name)?;
+    if range.contains(&value) {
+        return Some(value);
+    }
+    let (from, to) = (range.start(), range.end());
+    let name = name.to_str().unwrap_or_default();
+    let text = format_args!("ipoib_rs: {name}: {value} is not between {from} and {to}");
+    log::line(Level::Warning, text);
+    None
+}
