@@ -4,6 +4,8 @@
 
 extern crate alloc;
 
+mod adapters;
+mod interface;
 mod module;
 mod settings;
 

@@ -138,3 +138,17 @@ rust_helper_mbuf_set_next(struct mbuf *m, struct mbuf *next)
 
 	m->m_nextpkt = next;
 }
+
+uint64_t
+rust_helper_mbuf_note(const struct mbuf *m)
+{
+
+	return (m->m_pkthdr.PH_loc.sixtyfour[0]);
+}
+
+void
+rust_helper_mbuf_set_note(struct mbuf *m, uint64_t note)
+{
+
+	m->m_pkthdr.PH_loc.sixtyfour[0] = note;
+}

@@ -28,5 +28,8 @@ uint8_t	*rust_helper_mbuf_writable_front(struct mbuf **chain, uint32_t length);
 void	rust_helper_mbuf_free(struct mbuf *chain);
 struct mbuf *rust_helper_mbuf_next(struct mbuf *chain);
 void	rust_helper_mbuf_set_next(struct mbuf *chain, struct mbuf *next);
+/* A number that stays with the packet while it is in one queue. */
+uint64_t rust_helper_mbuf_note(const struct mbuf *chain);
+void	rust_helper_mbuf_set_note(struct mbuf *chain, uint64_t note);
 
 #endif

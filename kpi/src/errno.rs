@@ -31,10 +31,14 @@ errnos! {
     EEXIST;
     /// An argument is out of its range.
     EINVAL;
+    /// A queue is full.
+    ENOBUFS;
     /// No memory.
     ENOMEM;
     /// No such device.
     ENXIO;
+    /// It cannot do that.
+    EOPNOTSUPP;
 }
 
 impl Errno {

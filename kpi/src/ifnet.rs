@@ -5,6 +5,7 @@ use alloc::sync::{Arc, Weak};
 use core::ffi::{CStr, c_int, c_void};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use ipoib_rs::packet::{Cast, Delivery, PacketBuf};
 use ipoib_rs::wire::{
@@ -14,38 +15,43 @@ use ipoib_rs::ib::Pkey;
 use sys_bindings as sys;
 use zerocopy::IntoBytes;
 
-use crate::context::MaySleep;
+use crate::context::{InNetEpoch, MaySleep, Unlocked};
 use crate::errno::Errno;
 use crate::mbuf::Packet;
 use crate::owned::try_box;
 
-/// What drives an interface.
+/// What drives an interface. What is called without a proof that it may sleep must not.
 pub trait Driver: Send + Sync {
-    /// A packet to send, without the link header. Called in the net epoch: it must not sleep.
+    /// A packet to send, without the link header.
     ///
     /// # Errors
     ///
     /// For the sender; the packet is gone either way.
-    fn transmit(&self, header: LinkHeader, packet: Packet) -> Result<(), Errno>;
+    fn transmit(
+        &self,
+        header: LinkHeader,
+        packet: Packet,
+        epoch: &mut InNetEpoch,
+    ) -> Result<(), Errno>;
 
-    /// Drops what waits to be sent. It must not sleep.
-    fn flush_queue(&self);
+    /// Drops what waits to be sent.
+    fn flush_queue(&self, unlocked: &mut Unlocked);
 
     /// The administrator wants the interface up or down.
-    fn set_up(&self, is_up: bool, may_sleep: &MaySleep);
+    fn set_up(&self, is_up: bool, may_sleep: &mut MaySleep);
 
     /// The administrator wants another MTU.
     ///
     /// # Errors
     ///
     /// It is out of range.
-    fn set_mtu(&self, mtu: usize, may_sleep: &MaySleep) -> Result<(), Errno>;
+    fn set_mtu(&self, mtu: usize, may_sleep: &mut MaySleep) -> Result<(), Errno>;
 
-    /// The list of multicast groups changed. It must not sleep, and looks at the list later.
+    /// The list of multicast groups changed. It looks at the list later.
     fn groups_changed(&self);
 
-    /// A counter of the interface. It must not sleep.
-    fn counter(&self, counter: InterfaceCounter) -> u64;
+    /// A counter of the interface.
+    fn counter(&self, counter: InterfaceCounter, unlocked: &mut Unlocked) -> u64;
 }
 
 /// Where a packet goes to.
@@ -108,7 +114,7 @@ pub struct InterfaceConfig<'a> {
 pub struct NetInterface {
     interface: NonNull<sys::kpi_ifnet>,
     driver: NonNull<Weak<dyn Driver>>,
-    is_attached: bool,
+    is_attached: AtomicBool,
 }
 
 // SAFETY: the functions of ifnet(9) may be called from any thread.
@@ -147,7 +153,7 @@ impl NetInterface {
         let error = unsafe { sys::rust_helper_if_create(&raw const raw, &raw mut interface) };
         match (Errno::result(error), NonNull::new(interface)) {
             // INVARIANT: just created with this driver.
-            (Ok(()), Some(interface)) => Ok(Self { interface, driver, is_attached: true }),
+            (Ok(()), Some(interface)) => Ok(Self { interface, driver, is_attached: AtomicBool::new(true) }),
             (error, _) => {
                 // SAFETY: it came from a box, and an error says that nobody else has it.
                 drop(unsafe { Box::from_raw(driver.as_ptr()) });
@@ -252,8 +258,8 @@ impl NetInterface {
     }
 
     /// Takes it from the network stack: no call of the driver runs or is to come afterwards.
-    pub fn detach(&mut self, _may_sleep: &MaySleep) {
-        if core::mem::replace(&mut self.is_attached, false) {
+    pub fn detach(&self, _may_sleep: &MaySleep) {
+        if self.is_attached.swap(false, Ordering::Relaxed) {
             // SAFETY: may sleep, as the argument proves; attached by `attach` and not detached.
             unsafe { sys::rust_helper_if_detach(self.raw()) }
         }
@@ -267,7 +273,7 @@ impl NetInterface {
 /// Where it may sleep.
 impl Drop for NetInterface {
     fn drop(&mut self) {
-        if self.is_attached {
+        if *self.is_attached.get_mut() {
             // SAFETY: attached, and the owner may sleep where it drops it.
             unsafe { sys::rust_helper_if_detach(self.raw()) }
         }
@@ -321,7 +327,7 @@ unsafe fn driver_of(driver: *mut c_void) -> Option<Arc<dyn Driver>> {
 /// # Safety
 ///
 /// `driver` is that of an interface that is not detached, and `chain` the only reference to a chain
-/// that begins with a packet header.
+/// that begins with a packet header. The thread is in the net epoch.
 unsafe extern "C" fn transmit(driver: *mut c_void, chain: *mut sys::mbuf) -> c_int {
     let Some(chain) = NonNull::new(chain) else { return Errno::code(Err(Errno::EINVAL)) };
     // SAFETY: as the caller says. The stack links packets to others in queues only.
@@ -335,7 +341,9 @@ unsafe extern "C" fn transmit(driver: *mut c_void, chain: *mut sys::mbuf) -> c_i
     let [address @ .., p0, p1, _, _] = raw;
     let Some(to) = LinkAddress::from_bytes(&address) else { return Errno::code(Err(Errno::EINVAL)) };
     let header = LinkHeader { to, protocol: EtherType(u16::from_be_bytes([p0, p1])) };
-    Errno::code(driver.transmit(header, packet))
+    // SAFETY: as the caller says; output holds no mutex of ours.
+    let mut epoch = unsafe { InNetEpoch::assume() };
+    Errno::code(driver.transmit(header, packet, &mut epoch))
 }
 
 /// # Safety
@@ -344,7 +352,8 @@ unsafe extern "C" fn transmit(driver: *mut c_void, chain: *mut sys::mbuf) -> c_i
 unsafe extern "C" fn flush_queue(driver: *mut c_void) {
     // SAFETY: as the caller says.
     if let Some(driver) = unsafe { driver_of(driver) } {
-        driver.flush_queue();
+        // SAFETY: the stack calls with no mutex of ours held.
+        driver.flush_queue(&mut unsafe { Unlocked::assume() });
     }
 }
 
@@ -353,10 +362,10 @@ unsafe extern "C" fn flush_queue(driver: *mut c_void) {
 /// `driver` is that of an interface that is not detached, and the thread may sleep.
 unsafe extern "C" fn set_up(driver: *mut c_void, is_up: c_int) {
     // SAFETY: as the caller says.
-    let may_sleep = unsafe { MaySleep::assume() };
+    let mut may_sleep = unsafe { MaySleep::assume() };
     // SAFETY: as the caller says.
     if let Some(driver) = unsafe { driver_of(driver) } {
-        driver.set_up(is_up != 0, &may_sleep);
+        driver.set_up(is_up != 0, &mut may_sleep);
     }
 }
 
@@ -365,10 +374,10 @@ unsafe extern "C" fn set_up(driver: *mut c_void, is_up: c_int) {
 /// `driver` is that of an interface that is not detached, and the thread may sleep.
 unsafe extern "C" fn set_mtu(driver: *mut c_void, mtu: u32) -> c_int {
     // SAFETY: as the caller says.
-    let may_sleep = unsafe { MaySleep::assume() };
+    let mut may_sleep = unsafe { MaySleep::assume() };
     // SAFETY: as the caller says.
     match unsafe { driver_of(driver) } {
-        Some(driver) => Errno::code(driver.set_mtu(mtu as usize, &may_sleep)),
+        Some(driver) => Errno::code(driver.set_mtu(mtu as usize, &mut may_sleep)),
         None => Errno::code(Err(Errno::ENXIO)),
     }
 }
@@ -404,7 +413,8 @@ unsafe extern "C" fn counter(driver: *mut c_void, counter: u32) -> u64 {
     };
     // SAFETY: as the caller says.
     match unsafe { driver_of(driver) } {
-        Some(driver) => driver.counter(counter),
+        // SAFETY: the stack calls with no mutex of ours held.
+        Some(driver) => driver.counter(counter, &mut unsafe { Unlocked::assume() }),
         None => 0,
     }
 }

@@ -45,6 +45,12 @@ impl Packet {
         self.chain.as_ptr()
     }
 
+    fn set_note(&self, note: u64) {
+        // SAFETY: a chain with a packet header by the invariant. The stack uses the field within one
+        // of its layers only.
+        unsafe { sys::rust_helper_mbuf_set_note(self.raw(), note) }
+    }
+
     /// A packet of `header` and the bytes `payload` of this one, which are shared and not copied.
     /// `None` if there are fewer, or without memory. It does not sleep.
     pub fn fragment(&self, header: &[u8], payload: Range<usize>) -> Option<Self> {
@@ -161,7 +167,8 @@ unsafe impl Chain for Packet {
     }
 }
 
-/// Packets in the order in which they came, linked through themselves: nothing is allocated.
+/// Packets in the order in which they came, each with a note, linked through themselves: nothing is
+/// allocated.
 #[derive(Debug, Default)]
 pub struct PacketList {
     head: Option<Packet>,
@@ -190,7 +197,8 @@ impl PacketList {
     }
 
     /// Puts a packet behind the others.
-    pub fn push(&mut self, packet: Packet) {
+    pub fn push(&mut self, packet: Packet, note: u64) {
+        packet.set_note(note);
         let tail = packet.chain;
         match self.tail {
             // SAFETY: the last packet is owned by this list, and nothing is linked to it.
@@ -204,7 +212,8 @@ impl PacketList {
     }
 
     /// Puts a packet before the others.
-    pub fn push_front(&mut self, packet: Packet) {
+    pub fn push_front(&mut self, packet: Packet, note: u64) {
+        packet.set_note(note);
         match self.head.take() {
             // SAFETY: both are owned by this list, and nothing is linked to the new one.
             Some(head) => unsafe {
@@ -216,8 +225,8 @@ impl PacketList {
         self.count += 1;
     }
 
-    /// Takes the first packet out.
-    pub fn pop(&mut self) -> Option<Packet> {
+    /// Takes the first packet out, and its note.
+    pub fn pop(&mut self) -> Option<(Packet, u64)> {
         let head = self.head.take()?;
         // SAFETY: owned by this list.
         let next = NonNull::new(unsafe { sys::rust_helper_mbuf_next(head.raw()) });
@@ -230,7 +239,9 @@ impl PacketList {
             self.tail = None;
         }
         self.count -= 1;
-        Some(head)
+        // SAFETY: owned by this list until here.
+        let note = unsafe { sys::rust_helper_mbuf_note(head.raw()) };
+        Some((head, note))
     }
 }
 

@@ -1,0 +1,179 @@
+//! The pump of the core in the kernel: one mutex, and what was decided under it done after it.
+
+use ipoib_rs::action::Action;
+use ipoib_rs::event::{Event, Notice};
+use ipoib_rs::interface::Interface as Core;
+use ipoib_rs::packet::{Cast, Delivery};
+use ipoib_rs::pump::{Shell, pump};
+use ipoib_rs::time::Instant;
+use ipoib_rs::wire::EtherType;
+use kpi::log::{self, Level};
+use kpi::mbuf::{Packet, PacketList};
+use kpi::sync::Before;
+
+use super::queues::Path;
+use super::todo::TodoLevel;
+use super::{CoreLevel, Interface, Locked, todo};
+
+/// A context from which the core may be fed.
+pub(super) trait Context: Before<CoreLevel> + Before<TodoLevel> {}
+
+impl<C: Before<CoreLevel> + Before<TodoLevel>> Context for C {}
+
+/// Packets that leave the core for the stack, or for good, once it is unlocked.
+#[derive(Debug)]
+pub(super) struct Records {
+    delivered: PacketList,
+    too_big: PacketList,
+    ended: PacketList,
+}
+
+impl Records {
+    const fn new() -> Self {
+        let [delivered, too_big, ended] = [const { PacketList::new() }; 3];
+        Self { delivered, too_big, ended }
+    }
+
+    pub(super) fn deliver(&mut self, packet: Packet, delivery: Delivery) {
+        let cast = match delivery.cast {
+            Cast::Unicast => 0,
+            Cast::Multicast => 1,
+            Cast::Broadcast => 2,
+        };
+        self.delivered.push(packet, u64::from(delivery.protocol.0) << 8 | cast);
+    }
+
+    pub(super) fn too_big(&mut self, packet: Packet, mtu: usize) {
+        self.too_big.push(packet, mtu as u64);
+    }
+
+    /// The packet is freed.
+    pub(super) fn end(&mut self, packet: Packet) {
+        self.ended.push(packet, 0);
+    }
+}
+
+/// What a note of a delivered packet says.
+fn delivery_of(note: u64) -> Delivery {
+    let cast = match note & 0xFF {
+        0 => Cast::Unicast,
+        1 => Cast::Multicast,
+        // wildcard: a number, see `deliver`.
+        _ => Cast::Broadcast,
+    };
+    // CAST: the 16 bits that `deliver` wrote.
+    Delivery { protocol: EtherType((note >> 8) as u16), cast }
+}
+
+struct KernelShell<'i, C> {
+    interface: &'i Interface,
+    context: &'i mut C,
+    records: Records,
+}
+
+impl<C: Context> Shell for KernelShell<'_, C> {
+    type Packet = Packet;
+    type DataPath<'p> = Path<'p>;
+
+    fn with_interface<R>(
+        &mut self,
+        feed: impl FnOnce(&mut Core<Packet>, &mut Path<'_>) -> R,
+    ) -> R {
+        let Self { interface, context, records } = self;
+        interface.core.with(*context, |locked, _| {
+            let Locked { core, queues } = locked;
+            feed(core, &mut Path::new(queues, &interface.hardware, records))
+        })
+    }
+
+    fn release_packets(&mut self) {
+        let net = &self.interface.net;
+        while let Some((packet, note)) = self.records.delivered.pop() {
+            self.interface.input(packet, delivery_of(note));
+        }
+        while let Some((packet, mtu)) = self.records.too_big.pop() {
+            // Nobody can be told; the packet was counted.
+            // CAST: what `too_big` wrote.
+            let _ = net.report_too_big(packet, mtu as usize);
+        }
+        while self.records.ended.pop().is_some() {}
+    }
+
+    fn observe(&mut self, event: Event) {
+        match event {
+            Event::Notice(notice) => self.interface.note(&notice),
+            Event::AnnounceAddress => {
+                self.interface.signal(todo::ANNOUNCE | todo::STATE_CHANGED);
+            }
+            Event::BroadcastChanged(_) => {
+                self.interface.signal(todo::GROUPS_CHANGED | todo::STATE_CHANGED);
+            }
+            // Several threads may be here with news of different ages: the control thread looks at
+            // the core itself.
+            Event::AddressChanged(_)
+            | Event::Detached
+            | Event::LinkDown
+            | Event::LinkUp
+            | Event::ModeChanged(_)
+            | Event::MtuChanged(_) => self.interface.signal(todo::STATE_CHANGED),
+        }
+    }
+
+    fn execute(&mut self, action: Action) {
+        match action {
+            Action::WakeSendQueue => self.interface.signal(todo::ROOM_TO_SEND),
+            action => {
+                if !self.interface.todo.push(action, self.context) {
+                    let name = self.interface.net.name();
+                    log::line(Level::Error, format_args!("{name}: no room for {action:?}"));
+                }
+                self.interface.control.wake();
+            }
+        }
+    }
+
+    fn schedule(&mut self, deadline: Option<Instant>) {
+        if let Some(deadline) = deadline {
+            self.interface.todo.wake_at(deadline, &self.interface.control, self.context);
+        }
+    }
+}
+
+impl Interface {
+    /// Feeds one input to the core, and carries out what follows from it.
+    pub(super) fn pump<C: Context, R>(
+        &self,
+        context: &mut C,
+        feed: impl FnOnce(&mut Core<Packet>, &mut Path<'_>) -> R,
+    ) -> R {
+        pump(&mut KernelShell { interface: self, context, records: Records::new() }, feed)
+    }
+
+    /// A line in the log, of which the core sends one per object and cause.
+    fn note(&self, notice: &Notice) {
+        let name = self.net.name();
+        let warn = |text: core::fmt::Arguments<'_>| log::line(Level::Warning, text);
+        match notice {
+            Notice::BroadcastUnusable(mgid) => {
+                warn(format_args!("{name}: broadcast group {mgid:?} cannot be used"));
+            }
+            Notice::ConnectFailing(to, error) => {
+                warn(format_args!("{name}: {to}: no connection ({error:?}), datagrams only"));
+            }
+            Notice::DrainForced => warn(format_args!("{name}: completions are missing")),
+            Notice::JoinFailing(mgid, error) => {
+                warn(format_args!("{name}: group {mgid:?}: not joined ({error:?})"));
+            }
+            Notice::JoinRecovered(mgid) => {
+                log::line(Level::Notice, format_args!("{name}: group {mgid:?}: joined"));
+            }
+            Notice::PathFailing(to, error) => {
+                warn(format_args!("{name}: {to}: no path ({error:?})"));
+            }
+            Notice::ResetFailed => warn(format_args!("{name}: the queue pair is not reset")),
+            Notice::TooBig(to, mtu) => {
+                warn(format_args!("{name}: {to}: packets are larger than its mtu of {mtu}"));
+            }
+        }
+    }
+}
