@@ -15,7 +15,7 @@ REPO=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 . "$REPO/scripts/setup.sh"
 
-setup_tools ip ping iperf3
+setup_tools ip ping tracepath iperf3 tshark
 setup_rust
 setup_build --locked --release --package lab
 target=${CARGO_TARGET_DIR:-$REPO/target}

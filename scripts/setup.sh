@@ -56,6 +56,7 @@ package_of() {
     case "$(uname -s)/$1" in
     Linux/ip) echo iproute2 ;;
     Linux/ping) echo iputils-ping ;;
+    Linux/tracepath) echo iputils-tracepath ;;
     Linux/cc) echo gcc libc6-dev ;;
     Linux/certificates) echo ca-certificates ;;
     Linux/rust) echo rustc-web cargo-web ;;

@@ -170,7 +170,7 @@ run_lab_tests() {
         skip "tests of the lab" "need Linux"
         return
     fi
-    for tool in ip ping iperf3 tshark; do
+    for tool in ip ping tracepath iperf3 tshark; do
         can_run "$tool" || printf '         %s is missing\n' "$tool"
     done
     # Not nextest, which keeps what passing tests say to itself.

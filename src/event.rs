@@ -85,6 +85,10 @@ impl Events {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     pub(crate) fn pop(&mut self) -> Option<Event> {
         let event = self.ring.get_mut(self.head)?.take()?;
         self.head = (self.head + 1) % EVENTS_MAX as usize;

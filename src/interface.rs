@@ -88,6 +88,8 @@ pub struct Interface<B> {
     /// Paths and groups that are ready and whose packets wait for room in the send ring.
     backlog: WorkQueue,
     timers: Timers,
+    /// The deadline that the shell knows.
+    told_deadline: Option<Instant>,
     events: Events,
     counters: Counters,
     seed: Seed,
@@ -275,6 +277,7 @@ impl<B: PacketBuf> Interface<B> {
             work: WorkQueue::new(objects.count())?,
             backlog: WorkQueue::new(objects.count())?,
             timers: Timers::new(objects.count())?,
+            told_deadline: None,
             events: Events::new()?,
             counters: Counters::default(),
             // Drawn late in attach, so that operation ids of two attachments differ as well.
@@ -596,8 +599,23 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     /// When to call [`Interface::handle_timeout`]; `None` if nothing waits for time.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+    pub fn poll_timeout(&mut self) -> Option<Instant> {
+        self.told_deadline = self.timers.next();
+        self.told_deadline
+    }
+
+    /// Whether there may be something to poll for: an action, an event, or a deadline before the
+    /// one that was polled last.
+    pub fn has_output(&self) -> bool {
+        let has_earlier_deadline = match (self.timers.next(), self.told_deadline) {
+            (Some(next), Some(told)) => next < told,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        has_earlier_deadline
+            || !self.work.is_empty()
+            || !self.events.is_empty()
+            || self.send_queue == SendQueue::WakeWanted
     }
 
     /// The next state delta.

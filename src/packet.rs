@@ -164,6 +164,12 @@ impl SendId {
         (self.generation as u64) << 32 | self.slot as u64
     }
 
+    /// The slot: below [`crate::limits::Limits::send_queue_len`], so that a shell can keep its own
+    /// table beside it.
+    pub const fn index(self) -> usize {
+        self.slot as usize
+    }
+
     /// From a work request id. Any value is legal: one that was never posted is stale.
     pub const fn from_bits(bits: u64) -> Self {
         Self { slot: bits as u32, generation: (bits >> 32) as u32 }

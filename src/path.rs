@@ -22,6 +22,8 @@ pub(crate) struct Path {
     pub(crate) queue: Queue,
     /// Set by each use, cleared by the search for a path to evict.
     pub(crate) is_used: bool,
+    /// Whether its neighbour was seen later with other flags.
+    pub(crate) is_superseded: bool,
     /// Whether the log was told of trouble that has not ended.
     pub(crate) noticed: Noticed,
     /// Packets posted.
@@ -205,6 +207,18 @@ impl Paths {
         busy.or_else(|| self.by_gid.find(gid.as_bytes(), is_it))
     }
 
+    /// The path to the same queue pair with other flags that was used last.
+    pub(crate) fn find_successor(&self, superseded: u32) -> Option<u32> {
+        let address = self.slots.get(superseded)?.address;
+        self.by_gid.find(address.gid().as_bytes(), |place| {
+            self.slots.get(place).is_some_and(|path| {
+                let is_same =
+                    path.address.gid() == address.gid() && path.address.qpn() == address.qpn();
+                is_same && place != superseded && !path.is_superseded
+            })
+        })
+    }
+
     /// Takes a place; `None` if all are taken.
     pub(crate) fn insert(&mut self, address: LinkAddress, state: PathState) -> Option<u32> {
         let path = Path {
@@ -213,6 +227,7 @@ impl Paths {
             operation: 0,
             queue: Queue::default(),
             is_used: true,
+            is_superseded: false,
             noticed: Noticed::default(),
             sent: 0,
             connection: None,

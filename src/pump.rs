@@ -63,6 +63,29 @@ pub fn pump<S: Shell, R>(
     }
 }
 
+/// A shell that takes inputs where nothing may sleep, and has a thread that may.
+pub trait DeferringShell: Shell {
+    /// Has the thread [`pump`]. It may be called while that is doing so: it then does so again.
+    fn wake(&mut self);
+}
+
+/// Feeds one input where nothing may sleep: packets are released, and all else that follows from it
+/// stays in the interface until the shell's thread pumps.
+pub fn feed<S: DeferringShell, R>(
+    shell: &mut S,
+    feed: impl FnOnce(&mut Interface<S::Packet>, &mut S::DataPath<'_>) -> R,
+) -> R {
+    let (result, has_output) = shell.with_interface(|interface, datapath| {
+        let result = feed(interface, datapath);
+        (result, interface.has_output())
+    });
+    shell.release_packets();
+    if has_output {
+        shell.wake();
+    }
+    result
+}
+
 /// One batch of outputs, in the order of the contract: actions, deadline, events. Most inputs have
 /// none, so it is filled in place and nothing is copied.
 struct Outputs {

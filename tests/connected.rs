@@ -284,6 +284,38 @@ fn b08_a_neighbor_that_goes_and_comes_back_is_reached_where_it_is_each_time() {
 }
 
 #[test]
+fn b08_a_flag_that_is_cleared_again_ends_the_connection_again() {
+    let mut bench = Bench::connected();
+    let flagless = LinkAddress::new(AddressFlags::empty(), connected_peer(1).qpn(), peer(1).gid());
+    for round in 1..=3 {
+        bench.send(&connected_peer(1), EtherType::IPV4, ipv4(9000, true)).unwrap();
+        bench.answer_all();
+        assert_eq!(bench.connections.len(), 1, "round {round}");
+        bench.complete_connected(CompletionStatus::Success);
+        bench.send(&flagless, EtherType::IPV4, ipv4(100, true)).unwrap();
+        bench.answer_all();
+        assert_eq!(bench.count(Counter::ConnectionsRetired), round);
+        assert_eq!(bench.connections.len(), 0, "round {round}");
+        bench.complete_all();
+    }
+    bench.finish();
+}
+
+#[test]
+fn two_queue_pairs_of_one_port_keep_their_connections() {
+    let mut bench = Bench::connected();
+    let other = LinkAddress::new(AddressFlags::RC, Qpn::new(0x777).unwrap(), peer(1).gid());
+    for to in [connected_peer(1), other, connected_peer(1), other, connected_peer(1)] {
+        bench.send(&to, EtherType::IPV4, ipv4(9000, true)).unwrap();
+        bench.answer_all();
+        bench.complete_connected(CompletionStatus::Success);
+    }
+    // Of the first, when the second was new.
+    assert_eq!((bench.count(Counter::ConnectionsRetired), bench.connections.len()), (1, 2));
+    bench.finish();
+}
+
+#[test]
 fn b11_one_account_of_the_ring_over_datagrams_and_connections() {
     let mut bench = Bench::connected_with(Limits::SMALL, true);
     bench.send(&connected_peer(1), EtherType::IPV4, ipv4(100, true)).unwrap();

@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &cli::Bench, signals: &Signals) -> Result<(), Error
     console.line("one way, TUN to TUN, one core; packets per second")?;
     let prefix = &arguments.naming.prefix;
     let copy = CopyLoop::new(&format!("{prefix}copy-"))?;
-    let config = WorldConfig { prefix, host_count: 2, captures: None };
+    let config = WorldConfig { prefix, host_count: 2, port_count: 1, captures: None };
     let mut world = World::start(config, signals)?;
     let span = Duration::from_secs(arguments.seconds);
     let result = measure_all(&copy, &mut world, span, signals);

@@ -20,6 +20,15 @@ use pcap_file::{DataLink, TsResolution};
 
 use crate::error::Error;
 
+/// What a capture holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Extent {
+    /// Every packet.
+    Everything,
+    /// Everything but connections: what they carry would fill the disk.
+    Datagrams,
+}
+
 /// Where captures go.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory(PathBuf);
@@ -39,13 +48,23 @@ impl Directory {
         Ok(Self(path.to_owned()))
     }
 
+    /// The file of a link.
+    pub(crate) fn path(&self, link: &str) -> PathBuf {
+        self.0.join(format!("{link}.pcap"))
+    }
+
     /// Starts the capture of one link. `now` is the time of the lab's clock.
     ///
     /// # Errors
     ///
     /// [`Error::CaptureDirectory`] if the file cannot be made.
-    pub(crate) fn create(&self, link: &str, now: Instant) -> Result<Capture, Error> {
-        let path = self.0.join(format!("{link}.pcap"));
+    pub(crate) fn create(
+        &self,
+        link: &str,
+        extent: Extent,
+        now: Instant,
+    ) -> Result<Capture, Error> {
+        let path = self.path(link);
         let failed = |source| Error::CaptureDirectory(path.clone(), source);
         let file = File::create(&path).map_err(failed)?;
         let header = PcapHeader {
@@ -59,6 +78,7 @@ impl Directory {
         Ok(Capture {
             writer,
             path,
+            extent,
             epoch: since_epoch.saturating_sub(now.saturating_since(Instant::ZERO)),
             record: vec![0; RECORD_BYTES_MAX],
             sent_last: None,
@@ -66,10 +86,40 @@ impl Directory {
     }
 }
 
+/// A directory for captures that nobody asked for, removed with the value.
+#[derive(Debug)]
+pub(crate) struct Scratch(Directory);
+
+impl Scratch {
+    /// Makes it, below the system's directory for temporary files.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CaptureDirectory`].
+    pub(crate) fn create(name: &str) -> Result<Self, Error> {
+        let name = format!("ipoib-lab-{}-{name}", std::process::id());
+        Directory::open(&std::env::temp_dir().join(name)).map(Self)
+    }
+
+    /// The directory.
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0.0) {
+            eprintln!("ipoib-lab: {}: {error}", self.0.0.display());
+        }
+    }
+}
+
 /// The capture of one link.
 pub(crate) struct Capture {
     writer: PcapWriter<BufWriter<File>>,
     path: PathBuf,
+    extent: Extent,
     /// The time of day at which the lab's clock was zero.
     epoch: Duration,
     record: Vec<u8>,
@@ -105,6 +155,10 @@ impl Capture {
     }
 
     fn write(&mut self, now: Instant, transit: &Transit) -> Result<(), Error> {
+        match self.extent {
+            Extent::Datagrams if transit.is_connected() => return Ok(()),
+            Extent::Datagrams | Extent::Everything => {}
+        }
         let time = self.epoch + now.saturating_since(Instant::ZERO);
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let now = Instant::from_nanos(nanos);

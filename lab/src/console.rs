@@ -11,12 +11,13 @@ pub(crate) struct Console {
     output: io::Stdout,
     passed: u32,
     failed: u32,
+    skipped: u32,
 }
 
 impl Console {
     /// Nothing printed yet.
     pub(crate) fn new() -> Self {
-        Self { output: io::stdout(), passed: 0, failed: 0 }
+        Self { output: io::stdout(), passed: 0, failed: 0, skipped: 0 }
     }
 
     /// Prints a line.
@@ -48,14 +49,32 @@ impl Console {
         }
     }
 
+    /// Prints and counts a check that cannot run here, and what it needs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::line`].
+    pub(crate) fn skip(
+        &mut self,
+        name: impl fmt::Display,
+        need: impl fmt::Display,
+    ) -> Result<(), Error> {
+        self.skipped += 1;
+        self.line(format_args!("  skip  {name}: needs {need}"))
+    }
+
     /// Prints the sum.
     ///
     /// # Errors
     ///
     /// [`Error::ChecksFailed`] unless all passed; as [`Self::line`].
     pub(crate) fn finish(mut self) -> Result<(), Error> {
-        let (passed, failed) = (self.passed, self.failed);
-        self.line(format_args!("{passed} passed, {failed} failed"))?;
+        let Self { passed, failed, skipped, .. } = self;
+        if skipped == 0 {
+            self.line(format_args!("{passed} passed, {failed} failed"))?;
+        } else {
+            self.line(format_args!("{passed} passed, {failed} failed, {skipped} skipped"))?;
+        }
         if failed == 0 { Ok(()) } else { Err(Error::ChecksFailed) }
     }
 }

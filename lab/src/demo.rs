@@ -3,76 +3,152 @@
 //! Every scenario has a lab of its own: fresh hosts, a fresh fabric, and at the end tables of what
 //! came of it.
 
+mod arp_flap;
 mod connected;
+mod connections;
+mod flow;
+mod iperf;
 mod link;
+mod mode_switch;
 mod partition;
 mod ping_datagram;
+mod pmtu;
+mod review;
 mod stage;
 mod subnet;
 mod tcp;
 
-use crate::capture;
+use crate::capture::{self, Extent, Scratch};
 use crate::cli;
 use crate::console::Console;
 use crate::error::Error;
 use crate::signals::Signals;
 
-use stage::Stage;
+use review::Review;
+use stage::{Capturing, Layout, Stage};
+
+type Run = fn(&mut Stage<'_>) -> Result<(), Error>;
+type Look = fn(&mut Review<'_>) -> Result<(), Error>;
 
 /// A part of the tour.
 struct Scenario {
     name: &'static str,
     /// One line.
     title: &'static str,
-    run: fn(&mut Stage<'_>) -> Result<(), Error>,
+    layout: Layout,
+    run: Run,
+    /// Looks at the captures afterwards.
+    review: Option<Look>,
 }
 
-const SCENARIOS: [Scenario; 9] = [
+impl Scenario {
+    /// A scenario of two hosts.
+    const fn pair(name: &'static str, title: &'static str, run: Run) -> Self {
+        Self { name, title, layout: Layout::PAIR, run, review: None }
+    }
+}
+
+impl Scenario {
+    fn play(
+        &self,
+        prefix: &str,
+        captures: Option<&capture::Directory>,
+        signals: &Signals,
+        console: &mut Console,
+    ) -> Result<(), Error> {
+        let scratch = match (captures, self.layout.capturing) {
+            (None, Capturing::Always(_)) => Some(Scratch::create(self.name)?),
+            (None, Capturing::WhenAsked) | (Some(_), _) => None,
+        };
+        let captures = captures.or(scratch.as_ref().map(Scratch::directory));
+        let mut stage = Stage::open(self.name, self.layout, prefix, captures, signals, console)?;
+        let result = (self.run)(&mut stage);
+        stage.close(result)?;
+        match (self.review, captures) {
+            (Some(review), Some(captures)) => {
+                review(&mut Review::new(console, captures, self.name, prefix))
+            }
+            (Some(_), None) | (None, _) => Ok(()),
+        }
+    }
+}
+
+const SCENARIOS: [Scenario; 13] = [
+    Scenario::pair(
+        "ping-datagram",
+        "two hosts ping each other in datagram mode, up to the MTU and beyond",
+        ping_datagram::run,
+    ),
+    Scenario::pair(
+        "ping-connected",
+        "both hosts switch to connected mode: packets of 65520 bytes, whole",
+        connected::run_ping,
+    ),
+    Scenario::pair(
+        "tcp-connected",
+        "TCP by iperf3 in datagram mode and in connected mode",
+        tcp::run,
+    ),
+    Scenario::pair(
+        "mixed",
+        "a connected host and a host of datagram mode on one subnet",
+        connected::run_mixed,
+    ),
     Scenario {
-        name: "ping-datagram",
-        title: "two hosts ping each other in datagram mode, up to the MTU and beyond",
-        run: ping_datagram::run,
+        name: "connections",
+        title: "connections come, end, are refused and come again; the CM by name",
+        layout: Layout::pair_captured(Extent::Everything),
+        run: connections::run,
+        review: Some(connections::review),
     },
     Scenario {
-        name: "ping-connected",
-        title: "both hosts switch to connected mode: packets of 65520 bytes, whole",
-        run: connected::run_ping,
+        name: "pmtu",
+        title: "a connected host learns what a datagram-only neighbor takes",
+        layout: Layout::pair_captured(Extent::Everything),
+        run: pmtu::run,
+        review: Some(pmtu::review),
     },
+    Scenario::pair(
+        "mode-switch",
+        "the mode is changed twenty times, under ping, TCP and UDP",
+        mode_switch::run,
+    ),
     Scenario {
-        name: "tcp-connected",
-        title: "TCP by iperf3 in datagram mode and in connected mode",
-        run: tcp::run,
+        name: "arp-flap",
+        title: "addresses of three peers move between their ports sixty times, under traffic",
+        layout: Layout {
+            host_count: 4,
+            port_count: 2,
+            capturing: Capturing::Always(Extent::Datagrams),
+        },
+        run: arp_flap::run,
+        review: Some(arp_flap::review),
     },
-    Scenario {
-        name: "mixed",
-        title: "a connected host and a host of datagram mode on one subnet",
-        run: connected::run_mixed,
-    },
-    Scenario {
-        name: "link",
-        title: "a port loses its link, an interface is taken down: the carrier follows",
-        run: link::run,
-    },
-    Scenario {
-        name: "sm-restart",
-        title: "the subnet manager forgets everything while a ping runs",
-        run: subnet::run_restart,
-    },
-    Scenario {
-        name: "lid-change",
-        title: "a host gets another LID while a ping runs",
-        run: subnet::run_lid_change,
-    },
-    Scenario {
-        name: "partition",
-        title: "a P_Key goes and comes back; a child interface in a partition of its own",
-        run: partition::run,
-    },
-    Scenario {
-        name: "sa-busy",
-        title: "the subnet administrator is busy when the hosts start",
-        run: subnet::run_busy,
-    },
+    Scenario::pair(
+        "link",
+        "a port loses its link, an interface is taken down: the carrier follows",
+        link::run,
+    ),
+    Scenario::pair(
+        "sm-restart",
+        "the subnet manager forgets everything while a ping runs",
+        subnet::run_restart,
+    ),
+    Scenario::pair(
+        "lid-change",
+        "a host gets another LID while a ping runs",
+        subnet::run_lid_change,
+    ),
+    Scenario::pair(
+        "partition",
+        "a P_Key goes and comes back; a child interface in a partition of its own",
+        partition::run,
+    ),
+    Scenario::pair(
+        "sa-busy",
+        "the subnet administrator is busy when the hosts start",
+        subnet::run_busy,
+    ),
 ];
 
 /// What is to be run, checked before anything is touched.
@@ -122,9 +198,7 @@ impl Tour {
         for scenario in &self.scenarios {
             console.line(format_args!("== {}: {}", scenario.name, scenario.title))?;
             let prefix = &arguments.common.naming.prefix;
-            let mut stage = Stage::open(scenario.name, prefix, captures, signals, &mut console)?;
-            let result = (scenario.run)(&mut stage);
-            stage.close(result)?;
+            scenario.play(prefix, captures, signals, &mut console)?;
         }
         console.finish()
     }

@@ -14,12 +14,15 @@ use crate::lease::{Claim, Guard, Lease, Registry};
 use crate::tools;
 
 /// Kernel settings of a host, below `/proc/sys/net`.
-const SETTINGS: [(&str, &str); 6] = [
+const SETTINGS: [(&str, &str); 8] = [
     // A ping to 224.0.0.1 is answered, as a host on a real fabric can be told to.
     ("ipv4/icmp_echo_ignore_broadcasts", "0"),
     // Answers to a multicast ping are not thinned out.
     ("ipv4/icmp_ratelimit", "0"),
     ("ipv6/icmp/ratelimit", "0"),
+    // A host takes packets for any of its addresses on any of its interfaces.
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
     // The lab gives the addresses; there is no router.
     ("ipv6/conf/default/addr_gen_mode", "1"),
     ("ipv6/conf/default/accept_ra", "0"),
@@ -106,6 +109,17 @@ impl Namespace {
         let mut all = vec!["-n", self.name()];
         all.extend_from_slice(arguments);
         tools::run(tools::IP, &all)
+    }
+
+    /// Changes a setting of the kernel, given by its path below `/proc/sys/net`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if there is none or the value is refused.
+    pub(crate) fn set(&self, setting: &str, value: &str) -> Result<(), Error> {
+        let path = format!("/proc/sys/net/{setting}");
+        let written = self.within(|| fs::write(&path, value))?;
+        written.map_err(|source| Error::system(path, source))
     }
 
     /// Gives `interface` an address.

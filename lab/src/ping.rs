@@ -17,6 +17,9 @@ pub(crate) struct Ping {
     pub(crate) payload_bytes: usize,
     /// Whether routers and the own host may not fragment.
     pub(crate) dont_fragment: bool,
+    /// Whether it sends all requests whatever is reported meanwhile; otherwise it ends with the
+    /// first error, and waits longer for answers.
+    pub(crate) goes_on: bool,
     /// The interface to send from, needed for groups and link-local addresses.
     pub(crate) interface: &'static str,
 }
@@ -37,6 +40,7 @@ impl Ping {
             interval: Duration::from_millis(1),
             payload_bytes: 56,
             dont_fragment: false,
+            goes_on: false,
             interface: "ib0",
         }
     }
@@ -75,7 +79,11 @@ impl Ping {
             ("-i", format!("{:.3}", self.interval.as_secs_f64())),
             ("-s", self.payload_bytes.to_string()),
             ("-M", fragmentation.to_owned()),
-            ("-w", self.time_max().as_secs().to_string()),
+            if self.goes_on {
+                ("-W", "1".to_owned())
+            } else {
+                ("-w", self.time_max().as_secs().to_string())
+            },
         ];
         for (option, value) in options {
             arguments.extend([option.to_owned(), value]);
@@ -109,6 +117,8 @@ pub(crate) struct Report {
     pub(crate) round_trip: Option<String>,
     /// Errors that the own host reported.
     pub(crate) errors: Vec<String>,
+    /// ICMP messages that the packet was too large, by what they said of the MTU.
+    pub(crate) too_big: Vec<String>,
 }
 
 impl Report {
@@ -123,6 +133,8 @@ impl Report {
             } else if let Some(times) = line.strip_prefix("rtt min/avg/max/mdev = ") {
                 let times = times.split(',').next().unwrap_or(times);
                 report.round_trip = Some(times.to_owned());
+            } else if let Some(message) = parse_too_big(line) {
+                report.too_big.push(message);
             } else if let Some(error) = line.strip_prefix("ping: ") {
                 report.errors.push(error.to_owned());
             }
@@ -189,6 +201,14 @@ fn parse_answer(line: &str) -> Option<Answer> {
     let from = from.split('%').next()?.parse().ok()?;
     let at = Duration::try_from_secs_f64(stamp.parse().ok()?).ok()?;
     Some(Answer { from, sequence: sequence.parse().ok()?, at })
+}
+
+/// `From 10.77.0.2 icmp_seq=1 Frag needed and DF set (mtu = 2044)`, after a time stamp, and for
+/// IPv6 `Packet too big: mtu=2044`.
+fn parse_too_big(line: &str) -> Option<String> {
+    let message = line.split_once(" icmp_seq=")?.1.split_once(' ')?.1;
+    let is_too_big = ["Frag needed", "Packet too big"].iter().any(|&it| message.starts_with(it));
+    is_too_big.then(|| message.trim_end_matches(')').to_owned())
 }
 
 /// `100 packets transmitted, 99 received, +1 duplicates, 1% packet loss, time 99ms`.
@@ -278,6 +298,17 @@ mod tests {
         let report = Report::parse("ping: local error: message too long, mtu=2044\n");
         assert_eq!(report.errors, ["local error: message too long, mtu=2044"]);
         assert!(!report.is_complete(1));
+    }
+
+    #[test]
+    fn messages_of_the_mtu_are_kept() {
+        let report = Report::parse(
+            "[1796058784.681446] From 10.77.0.2 icmp_seq=1 Frag needed and DF set (mtu = 2044)\n\
+             [1796058784.781446] From fd00:77::2 icmp_seq=1 Packet too big: mtu=2044\n\
+             From 10.77.0.2 icmp_seq=2 Destination Host Unreachable\n",
+        );
+        let expected = ["Frag needed and DF set (mtu = 2044", "Packet too big: mtu=2044"];
+        assert_eq!(report.too_big, expected);
     }
 
     #[test]

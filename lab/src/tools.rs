@@ -16,8 +16,14 @@ pub(crate) const IP: &str = "ip";
 /// ping(8) of iputils.
 pub(crate) const PING: &str = "ping";
 
+/// tracepath(8) of iputils.
+pub(crate) const TRACEPATH: &str = "tracepath";
 /// iperf3(1).
 pub(crate) const IPERF: &str = "iperf3";
+/// nstat(8) of iproute2.
+pub(crate) const NSTAT: &str = "nstat";
+/// tshark(1).
+pub(crate) const TSHARK: &str = "tshark";
 
 /// Runs a program to its end and wants nothing but success.
 ///
@@ -67,6 +73,14 @@ pub(crate) fn probe(program: &'static str) -> Result<(), Error> {
         .status()
         .map(drop)
         .map_err(|error| failed_to_start(program, error))
+}
+
+/// Whether a program answers when it is asked for its version.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let mut command = Command::new(program);
+    let silent = command.arg("--version").stdin(Stdio::null());
+    let silent = silent.stdout(Stdio::null()).stderr(Stdio::null());
+    silent.status().is_ok_and(|status| status.success())
 }
 
 fn failed_to_start(program: &'static str, error: io::Error) -> Error {

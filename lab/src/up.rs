@@ -1,11 +1,11 @@
 //! Hosts that run until somebody ends them.
 
-use crate::capture;
+use crate::capture::{self, Extent};
 use crate::cli;
 use crate::console::Console;
 use crate::error::Error;
 use crate::signals::Signals;
-use crate::world::{World, WorldConfig};
+use crate::world::{Captures, World, WorldConfig};
 
 /// Starts the hosts, says how to enter them, and runs until a signal asks to end.
 ///
@@ -21,7 +21,12 @@ pub(crate) fn run(
     let config = WorldConfig {
         prefix: &arguments.common.naming.prefix,
         host_count: arguments.hosts,
-        captures: captures.map(|directory| (directory, None)),
+        port_count: 1,
+        captures: captures.map(|directory| Captures {
+            directory,
+            scenario: None,
+            extent: Extent::Everything,
+        }),
     };
     let mut world = World::start(config, signals)?;
     let end =

@@ -7,9 +7,11 @@
 
 mod control;
 mod host;
+mod observe;
 mod show;
 
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::time::Duration;
 
 use fabric::packet::PoolLimits;
@@ -21,16 +23,16 @@ use ipoib_rs::ib::RateCode;
 use ipoib_rs::time::Instant;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::capture::{self, Capture};
+use crate::capture::{self, Capture, Extent};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::lease::Registry;
-use crate::namespace;
+use crate::namespace::{self, Namespace};
 use crate::signals::{ShowTables, Signals};
 use crate::tools::{self, Bell, Running};
 
-pub(crate) use host::HostId;
-use host::LabHost;
+use host::LabPort;
+pub(crate) use host::{HostId, Place};
 
 /// How often the lab looks at what the kernel does not tell: administrative state and groups.
 const WATCH: Duration = Duration::from_millis(100);
@@ -43,7 +45,8 @@ const FABRIC: FabricConfig = FabricConfig {
     pool: PoolLimits { large_max: 1024, ..PoolLimits::DEFAULT },
     ..FabricConfig::DEFAULT
 };
-/// The context of the subnet manager's completion queues; hosts have their place in the list.
+/// The context of the subnet manager's completion queues; ports of hosts have
+/// their place in the list.
 const SUBNET_CONTEXT: u64 = u64::MAX;
 const SUBNET_GUID: u64 = 0x0002_C903_0000_0100;
 /// 10 Gb/s (IBA 15.2.5.16, Rate).
@@ -56,8 +59,21 @@ pub(crate) struct WorldConfig<'a> {
     pub(crate) prefix: &'a str,
     /// How many hosts.
     pub(crate) host_count: u8,
-    /// Where captures go, and what their names begin with.
-    pub(crate) captures: Option<(&'a capture::Directory, Option<&'a str>)>,
+    /// Ports of each host, 1 or 2.
+    pub(crate) port_count: u8,
+    /// What is captured and where to.
+    pub(crate) captures: Option<Captures<'a>>,
+}
+
+/// Captures of every link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Captures<'a> {
+    /// Where they go.
+    pub(crate) directory: &'a capture::Directory,
+    /// What their names begin with.
+    pub(crate) scenario: Option<&'a str>,
+    /// What is written.
+    pub(crate) extent: Extent,
 }
 
 /// A lab. Call [`Self::stop`] at the end, whatever happened; what is not the process's own is
@@ -71,7 +87,7 @@ pub(crate) struct World<'a> {
     subnet: Subnet,
     subnet_port: PortId,
     subnet_capture: Option<Capture>,
-    hosts: Vec<LabHost>,
+    ports: Vec<LabPort>,
     watch_at: Instant,
     wants_tables: Option<ShowTables>,
 }
@@ -87,10 +103,6 @@ impl<'a> World<'a> {
         let ids: Vec<HostId> = HostId::first(config.host_count).collect();
         let names: Vec<String> = ids.iter().map(|id| id.namespace(config.prefix)).collect();
         let namespaces = namespace::create_all(&Registry::system(), &names)?;
-        let captures = names
-            .iter()
-            .map(|name| open_capture(config, name, &clock))
-            .collect::<Result<Vec<_>, _>>()?;
         let subnet_capture = open_capture(config, &format!("{}sm", config.prefix), &clock)?;
         let mut fabric = Fabric::new(FABRIC).map_err(interface_error("fabric"))?;
         let (subnet_port, subnet) = start_subnet(&mut fabric)?;
@@ -102,20 +114,44 @@ impl<'a> World<'a> {
             subnet,
             subnet_port,
             subnet_capture,
-            hosts: Vec::new(),
+            ports: Vec::new(),
             watch_at: Instant::ZERO,
             wants_tables: None,
         };
-        for ((id, namespace), capture) in ids.into_iter().zip(namespaces).zip(captures) {
-            let host = LabHost::new(&mut world.fabric, id, namespace, capture)?;
-            world
-                .subnet
-                .link_up(&mut world.fabric, host.port())
-                .map_err(interface_error("link"))?;
-            world.hosts.push(host);
-        }
+        world.plug_in_hosts(config, &ids, namespaces)?;
         world.settle()?;
         Ok(world)
+    }
+
+    /// Makes the ports of the hosts: all first ones, then all second ones.
+    fn plug_in_hosts(
+        &mut self,
+        config: WorldConfig<'_>,
+        ids: &[HostId],
+        namespaces: Vec<Namespace>,
+    ) -> Result<(), Error> {
+        let namespaces: Vec<Rc<Namespace>> = namespaces.into_iter().map(Rc::new).collect();
+        let adapters = ids
+            .iter()
+            .map(|id| control::plug_in(&mut self.fabric, id.guid(), config.port_count))
+            .collect::<Result<Vec<_>, _>>()?;
+        for number in 0..config.port_count {
+            for ((&host, namespace), adapter) in ids.iter().zip(&namespaces).zip(&adapters) {
+                let place = Place { host, number };
+                let Some(&port) = adapter.get(usize::from(number)) else {
+                    return Err(Error::Interface(format!("{host} has no port {number}")));
+                };
+                let capture = open_capture(config, &place.link(config.prefix), &self.clock)?;
+                let context = self.ports.len() as u64;
+                let namespace = Rc::clone(namespace);
+                let port =
+                    LabPort::new(&mut self.fabric, place, port, context, namespace, capture)?;
+                let linked = self.subnet.link_up(&mut self.fabric, port.id());
+                linked.map_err(interface_error("link"))?;
+                self.ports.push(port);
+            }
+        }
+        Ok(())
     }
 
     /// Takes everything back and checks that nothing was lost.
@@ -123,30 +159,42 @@ impl<'a> World<'a> {
     /// # Errors
     ///
     /// [`Error::Interface`] if an interface does not let go or packets are missing.
-    pub(crate) fn stop(mut self) -> Result<(), Error> {
+    pub(crate) fn stop(self) -> Result<(), Error> {
+        match self.take_down()? {
+            0 => Ok(()),
+            lost => Err(Error::Interface(format!("{lost} packets were lost"))),
+        }
+    }
+
+    /// Takes everything back. How many buffers are missing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`] if an interface does not let go.
+    pub(crate) fn take_down(mut self) -> Result<usize, Error> {
         let now = self.now();
-        for host in &mut self.hosts {
-            host.detach(now, &mut self.fabric);
+        for port in &mut self.ports {
+            port.detach(now, &mut self.fabric);
         }
         let give_up = now + DETACH_MAX;
         self.settle()?;
-        while !self.hosts.iter().all(LabHost::is_detached) && self.now() < give_up {
+        while !self.ports.iter().all(LabPort::is_detached) && self.now() < give_up {
             self.wait(self.deadline().min(give_up), Wake::OnTime)?;
             self.handle_timers()?;
             self.settle()?;
         }
-        let detached = self.hosts.iter().all(LabHost::is_detached);
+        let detached = self.ports.iter().all(LabPort::is_detached);
         let mut result = Ok(());
-        for host in self.hosts {
-            result = result.and(host.close(&mut self.fabric));
+        for port in self.ports {
+            result = result.and(port.close(&mut self.fabric));
         }
         self.subnet.close(&mut self.fabric);
         result = result.and(self.subnet_capture.map_or(Ok(()), Capture::finish));
-        let lost = self.fabric.pool().outstanding();
-        match (detached, lost) {
-            (true, 0) => result,
-            (true, lost) => Err(Error::Interface(format!("{lost} packets were lost"))),
-            (false, _) => Err(Error::Interface("an interface does not detach".to_owned())),
+        result?;
+        if detached {
+            Ok(self.fabric.pool().outstanding())
+        } else {
+            Err(Error::Interface("an interface does not detach".to_owned()))
         }
     }
 
@@ -209,7 +257,7 @@ impl<'a> World<'a> {
         program: &str,
         arguments: &[String],
     ) -> Result<Running, Error> {
-        let name = self.host(host)?.namespace().name();
+        let name = self.namespace(host)?.name();
         let mut all: Vec<String> = ["netns", "exec", name, program].map(str::to_owned).into();
         all.extend_from_slice(arguments);
         Running::start(tools::IP, &all, self.bell.clone())
@@ -258,20 +306,20 @@ impl<'a> World<'a> {
     }
 
     fn deadline(&self) -> Instant {
-        let deadlines = self.hosts.iter().filter_map(LabHost::deadline);
+        let deadlines = self.ports.iter().filter_map(LabPort::deadline);
         deadlines.fold(self.watch_at, Instant::min)
     }
 
     fn handle_timers(&mut self) -> Result<(), Error> {
         let now = self.now();
         let is_watch_due = now >= self.watch_at;
-        for index in 0..self.hosts.len() {
-            let host = &mut self.hosts[index];
-            host.handle_timeout(now, &mut self.fabric);
+        for index in 0..self.ports.len() {
+            let port = &mut self.ports[index];
+            port.handle_timeout(now, &mut self.fabric);
             if is_watch_due {
-                host.watch(now, &mut self.fabric)?;
+                port.watch(now, &mut self.fabric)?;
             }
-            // Host by host, so that hosts that start together do not ask all at once.
+            // Port by port, so that those that start together do not ask all at once.
             self.settle()?;
         }
         if is_watch_due {
@@ -283,10 +331,10 @@ impl<'a> World<'a> {
     /// Reads a batch from every device. Whether there was anything.
     fn read_devices(&mut self) -> Result<bool, Error> {
         let mut any = false;
-        for index in 0..self.hosts.len() {
+        for index in 0..self.ports.len() {
             let now = self.now();
-            if self.hosts[index].read_devices(now, &mut self.fabric)? {
-                // Host by host, so that a burst of one meets empty queues at the others.
+            if self.ports[index].read_devices(now, &mut self.fabric)? {
+                // Port by port, so that a burst of one meets empty queues at the others.
                 self.settle()?;
                 any = true;
             }
@@ -301,11 +349,11 @@ impl<'a> World<'a> {
             let mut is_busy = self.deliver_transits(now)?;
             while let Some(notification) = self.fabric.poll_notification() {
                 is_busy = true;
-                let host = usize::try_from(notification.context)
+                let port = usize::try_from(notification.context)
                     .ok()
-                    .and_then(|index| self.hosts.get_mut(index));
-                match host {
-                    Some(host) => host.handle_notification(),
+                    .and_then(|index| self.ports.get_mut(index));
+                match port {
+                    Some(port) => port.handle_notification(),
                     None => self.subnet.poll(&mut self.fabric),
                 }
             }
@@ -313,8 +361,8 @@ impl<'a> World<'a> {
                 is_busy = true;
                 self.handle_event(now, event);
             }
-            for host in &mut self.hosts {
-                is_busy |= host.run(now, &mut self.fabric)?;
+            for port in &mut self.ports {
+                is_busy |= port.run(now, &mut self.fabric)?;
             }
             if !is_busy {
                 return Ok(());
@@ -348,24 +396,24 @@ impl<'a> World<'a> {
         if port == self.subnet_port {
             return self.subnet_capture.as_mut();
         }
-        let mut hosts = self.hosts.iter_mut();
-        hosts.find(|host| host.port() == port)?.capture()
+        let mut ports = self.ports.iter_mut();
+        ports.find(|other| other.id() == port)?.capture()
     }
 
     fn handle_event(&mut self, now: Instant, event: AsyncEvent) {
-        for host in &mut self.hosts {
-            host.handle_adapter_event(now, &mut self.fabric, event);
+        for port in &mut self.ports {
+            port.handle_adapter_event(now, &mut self.fabric, event);
         }
     }
 
     fn wait(&self, until: Instant, wake: Wake) -> Result<(), Error> {
-        let mut descriptors = Vec::with_capacity(2 + self.hosts.len());
+        let mut descriptors = Vec::with_capacity(2 + self.ports.len());
         match wake {
             Wake::OnTime => {}
             Wake::OnAnything => {
                 descriptors.push(PollFd::new(self.signals.as_fd(), PollFlags::POLLIN));
                 descriptors.push(PollFd::new(self.bell.as_fd(), PollFlags::POLLIN));
-                for tun in self.hosts.iter().flat_map(LabHost::readable_devices) {
+                for tun in self.ports.iter().flat_map(LabPort::readable_devices) {
                     descriptors.push(PollFd::new(tun.as_fd(), PollFlags::POLLIN));
                 }
             }
@@ -390,7 +438,8 @@ enum Wake {
 }
 
 fn start_subnet(fabric: &mut Fabric) -> Result<(PortId, Subnet), Error> {
-    let port = control::plug_in(fabric, SUBNET_GUID)?;
+    let port = control::plug_in(fabric, SUBNET_GUID, 1)?.into_iter().next();
+    let port = port.ok_or_else(|| Error::Interface("an adapter without a port".to_owned()))?;
     let config = SmConfig::new(SmLimits::DEFAULT);
     let rate = RateCode::new(RATE_CODE).unwrap_or(config.group.rate);
     let mut subnet = Subnet::new(fabric, port, config, rate, SUBNET_CONTEXT)
@@ -405,11 +454,11 @@ fn open_capture(
     link: &str,
     clock: &Clock,
 ) -> Result<Option<Capture>, Error> {
-    let Some((directory, scenario)) = config.captures else {
+    let Some(Captures { directory, scenario, extent }) = config.captures else {
         return Ok(None);
     };
     let name = scenario.map_or_else(|| link.to_owned(), |scenario| format!("{scenario}.{link}"));
-    directory.create(&name, clock.now()).map(Some)
+    directory.create(&name, extent, clock.now()).map(Some)
 }
 
 fn interface_error<E: std::fmt::Debug>(what: &'static str) -> impl Fn(E) -> Error {

@@ -62,11 +62,14 @@ fn run_scenario(name: &str, prefix: &Prefix, more: &[&str]) {
     assert!(output.status.success(), "{name}\n{text}{stderr}");
     let checks = text.lines().filter(|line| line.starts_with("  ok ")).count();
     assert!(checks > 0, "{text}");
-    let last = text.lines().last();
-    assert_eq!(last, Some(format!("{checks} passed, 0 failed").as_str()));
+    let last = text.lines().last().unwrap_or_default();
+    // What needs a program that is not installed was skipped.
+    assert!(last.starts_with(&format!("{checks} passed, 0 failed")), "{last}");
     for host in ['a', 'b'] {
         let mtu = match (name, host) {
-            ("ping-connected" | "tcp-connected", _) | ("mixed", 'b') => 65_520,
+            ("ping-connected" | "tcp-connected" | "connections" | "mode-switch", _) => 65_520,
+            ("mixed", 'b') | ("pmtu", 'a') => 65_520,
+            ("arp-flap", _) => 40_950,
             _ => 2044,
         };
         let title = format!("{} ib0: state joined, carrier up, mtu {mtu},", prefix.host(host));

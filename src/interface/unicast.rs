@@ -40,6 +40,9 @@ impl<B: PacketBuf> Interface<B> {
         };
         if let Some(path) = self.paths.get_mut(place) {
             path.is_used = true;
+            if core::mem::take(&mut path.is_superseded) {
+                self.return_to_path(now, place, datapath);
+            }
         }
         self.send_to_path(now, place, protocol, packet, datapath)
     }
@@ -211,10 +214,23 @@ impl<B: PacketBuf> Interface<B> {
         datapath: &mut impl DataPath<B>,
     ) {
         self.outdate_connection_of(now, old);
+        let qpn = self.paths.get(new).map(|path| path.address.qpn());
+        if let Some(path) = self.paths.get_mut(old) {
+            // Queue pairs may share a port, and then both addresses are in use.
+            path.is_superseded = Some(path.address.qpn()) == qpn;
+        }
         while let Some(pending) = self.take_waiting(Target::Path(old)) {
             let Pending { protocol, packet, bytes: _ } = pending;
             self.queue_within_link(now, new, protocol, packet, datapath);
         }
+    }
+
+    /// Report B08: the neighbour has an address again that it had before, as one does whose mode is
+    /// changed and changed back. The address that it had meanwhile is the old one now.
+    fn return_to_path(&mut self, now: Instant, place: u32, datapath: &mut impl DataPath<B>) {
+        let Some(old) = self.paths.find_successor(place) else { return };
+        self.supersede_path(now, old, place, datapath);
+        self.drain_path(now, place, datapath);
     }
 
     /// The neighbour of a path has another address, and there is no place for another path. Record

@@ -12,8 +12,9 @@ use crate::world::HostId;
 use super::stage::{Family, Stage};
 
 /// RFC 4755 7: 64 KiB less the headers.
-const CONNECTED_MTU: usize = 65_520;
-const DATAGRAM_MTU: usize = 2044;
+pub(super) const CONNECTED_MTU: usize = 65_520;
+/// What a fabric of 2048 bytes leaves.
+pub(super) const DATAGRAM_MTU: usize = 2044;
 
 /// Both hosts in connected mode.
 pub(super) fn run_ping(stage: &mut Stage<'_>) -> Result<(), Error> {
@@ -26,8 +27,15 @@ pub(super) fn run_ping(stage: &mut Stage<'_>) -> Result<(), Error> {
         let largest = Ping::payload_bytes_max(target, CONNECTED_MTU);
         // The largest comes first: before there is a connection.
         for payload_bytes in [largest, 56, 1000, 8000] {
-            let ping =
-                Ping { count: 100, payload_bytes, dont_fragment: true, ..Ping::once(target) };
+            // Slowly if they are large: the socket of ping has room for few answers of that size.
+            let interval = Duration::from_millis(if payload_bytes > 8000 { 10 } else { 1 });
+            let ping = Ping {
+                count: 100,
+                interval,
+                payload_bytes,
+                dont_fragment: true,
+                ..Ping::once(target)
+            };
             let name = format!("{family}, 100 pings of {payload_bytes} bytes, none lost");
             stage.check_answered(name, HostId::A, &ping)?;
         }
@@ -78,7 +86,13 @@ pub(super) fn run_mixed(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.check_violations()
 }
 
-fn switch(stage: &mut Stage<'_>, host: HostId, mode: Mode, mtu: usize) -> Result<(), Error> {
+/// Switches a host to another mode and checks its MTU.
+pub(super) fn switch(
+    stage: &mut Stage<'_>,
+    host: HostId,
+    mode: Mode,
+    mtu: usize,
+) -> Result<(), Error> {
     let word = match mode {
         Mode::Datagram => "datagram",
         Mode::Connected => "connected",

@@ -1,16 +1,17 @@
-//! What a scenario works with: a lab of two hosts, the system's programs, and checks.
+//! What a scenario works with: a lab, the system's programs, and checks.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::capture;
+use crate::capture::{self, Extent};
 use crate::console::{Console, Outcome};
 use crate::error::Error;
+use crate::kernel::KernelCounters;
 use crate::ping::{Ping, Report};
 use crate::signals::Signals;
 use crate::tools::{self, Running};
-use crate::world::{HostId, World, WorldConfig};
+use crate::world::{Captures, HostId, Place, World, WorldConfig};
 
 /// How long carriers may take to come up.
 const LINK_UP_MAX: Duration = Duration::from_secs(20);
@@ -62,7 +63,38 @@ impl fmt::Display for Family {
     }
 }
 
-/// A lab of two hosts, and where to print.
+/// What a scenario needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Hosts.
+    pub(super) host_count: u8,
+    /// Ports of each.
+    pub(super) port_count: u8,
+    /// Its captures.
+    pub(super) capturing: Capturing,
+}
+
+/// Which captures a scenario makes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Capturing {
+    /// Of every packet, if somebody asks for them.
+    WhenAsked,
+    /// Always: it looks at them itself.
+    Always(Extent),
+}
+
+impl Layout {
+    /// Two hosts.
+    pub(super) const PAIR: Self =
+        Self { host_count: 2, port_count: 1, capturing: Capturing::WhenAsked };
+
+    /// Two hosts, and captures to look at.
+    pub(super) const fn pair_captured(extent: Extent) -> Self {
+        Self { capturing: Capturing::Always(extent), ..Self::PAIR }
+    }
+}
+
+/// A lab, and where to print.
 pub(super) struct Stage<'a> {
     pub(super) world: World<'a>,
     console: &'a mut Console,
@@ -75,23 +107,33 @@ pub(super) struct RunningPing {
 }
 
 impl<'a> Stage<'a> {
-    /// Makes the hosts and waits until both have a carrier.
+    /// Makes the hosts.
     ///
     /// # Errors
     ///
     /// Whatever keeps them from being made.
     pub(super) fn open(
         scenario: &str,
+        layout: Layout,
         prefix: &str,
         captures: Option<&capture::Directory>,
         signals: &'a Signals,
         console: &'a mut Console,
     ) -> Result<Self, Error> {
+        let extent = match layout.capturing {
+            Capturing::WhenAsked => Extent::Everything,
+            Capturing::Always(extent) => extent,
+        };
         let world = World::start(
             WorldConfig {
                 prefix,
-                host_count: 2,
-                captures: captures.map(|directory| (directory, Some(scenario))),
+                host_count: layout.host_count,
+                port_count: layout.port_count,
+                captures: captures.map(|directory| Captures {
+                    directory,
+                    scenario: Some(scenario),
+                    extent,
+                }),
             },
             signals,
         )?;
@@ -106,23 +148,26 @@ impl<'a> Stage<'a> {
     pub(super) fn check_links_up(&mut self) -> Result<(), Error> {
         let start = self.world.now();
         let mut is_up = self.world.run_until(LINK_UP_MAX, World::are_links_up)?;
-        for host in HostId::BOTH {
-            is_up &= self.wait_carrier(host, "ib0", true)?;
+        for place in self.world.places() {
+            is_up &= self.wait_carrier(place.host, place.interface(), true)?;
         }
         let span = self.world.now().saturating_since(start);
         self.check("every interface has a carrier", after(is_up, span))
     }
 
-    /// Ends the lab, and prints the tables if the scenario came to its end.
+    /// Ends the lab, prints the tables if the scenario came to its end, and checks that every
+    /// buffer came back.
     ///
     /// # Errors
     ///
-    /// That of the scenario; those of [`World::stop`].
+    /// That of the scenario; those of [`World::take_down`].
     pub(super) fn close(self, result: Result<(), Error>) -> Result<(), Error> {
         let Self { world, console } = self;
         let result = result.and_then(|()| console.line(world.tables()));
-        let stopped = world.stop();
-        result.and(stopped)
+        let leaked = world.take_down();
+        result?;
+        let leaked = leaked?;
+        console.check("buffers leaked", Outcome::of(leaked == 0, leaked.to_string()))
     }
 
     /// Prints what is being done.
@@ -141,6 +186,33 @@ impl<'a> Stage<'a> {
     /// [`Error::System`] if nobody reads it.
     pub(super) fn check(&mut self, name: impl fmt::Display, outcome: Outcome) -> Result<(), Error> {
         self.console.check(name, outcome)
+    }
+
+    /// Runs a program on a host and takes what it says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MissingProgram`], [`Error::Interrupted`] and what the system refuses.
+    pub(super) fn run_program(
+        &mut self,
+        host: HostId,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<String, Error> {
+        const TIME_MAX: Duration = Duration::from_secs(20);
+        let arguments: Vec<String> = arguments.iter().copied().map(str::to_owned).collect();
+        let mut running = self.world.start_program(host, program, &arguments)?;
+        Ok(self.world.finish_program(&mut running, TIME_MAX)?.unwrap_or_default())
+    }
+
+    /// What the kernel of a host has counted so far.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run_program`].
+    pub(super) fn kernel_counters(&mut self, host: HostId) -> Result<KernelCounters, Error> {
+        let said = self.run_program(host, tools::NSTAT, &KernelCounters::ARGUMENTS)?;
+        Ok(KernelCounters::parse(&said))
     }
 
     /// Starts a ping on a host.
@@ -243,6 +315,32 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// Checks that the device of a port, which holds packets until the lab reads them, was never
+    /// full.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::check`] and [`Self::run_program`].
+    pub(super) fn check_queue(&mut self, place: Place) -> Result<(), Error> {
+        let file = format!("/sys/class/net/{}/statistics/tx_dropped", place.interface());
+        let said = self.run_program(place.host, "cat", &[&file])?;
+        let count = said.trim().to_owned();
+        self.check(format!("packets that the device {place} dropped"), {
+            Outcome::of(count == "0", count)
+        })
+    }
+
+    /// Checks that a host dropped nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::check`].
+    pub(super) fn check_no_drops(&mut self, host: HostId) -> Result<(), Error> {
+        let drops = self.world.drops_of(host);
+        let name = format!("packets that {host} dropped");
+        self.check(name, Outcome::of(drops.is_empty(), describe_drops(&drops)))
+    }
+
     /// Checks that no datagram was larger than the fabric's MTU.
     ///
     /// # Errors
@@ -282,11 +380,21 @@ pub(super) fn time_of_day() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
+/// Drops by their reasons, on one line.
+pub(super) fn describe_drops(drops: &[(&'static str, u64)]) -> String {
+    if drops.is_empty() {
+        return "0".to_owned();
+    }
+    let drops: Vec<String> = drops.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    drops.join(", ")
+}
+
 fn after(is_good: bool, span: Duration) -> Outcome {
     Outcome::of(is_good, format!("after {} ms", span.as_millis()))
 }
 
-fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+/// The word behind `key`.
+pub(super) fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let mut words = text.split_whitespace();
     words.find(|word| *word == key)?;
     words.next()

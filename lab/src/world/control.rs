@@ -12,17 +12,21 @@ use ipoib_rs::ib::Pkey;
 use ipoib_rs::interface::Mode;
 use ipoib_rs::wire::{BroadcastGroup, Scope};
 
-use super::host::{HostId, LabHost};
+use super::host::{HostId, LabPort, Place};
 use super::{World, interface_error};
 use crate::error::Error;
 use crate::namespace::Namespace;
 use crate::tools;
 
-/// Plugs an adapter with one port into the fabric.
-pub(super) fn plug_in(fabric: &mut Fabric, guid: u64) -> Result<PortId, Error> {
-    let hca = fabric.add_hca(&HcaConfig::with_guid(guid)).map_err(interface_error("adapter"))?;
-    let port = fabric.hca_ports(hca).next();
-    port.ok_or_else(|| Error::Interface("an adapter without a port".to_owned()))
+/// Plugs an adapter into the fabric. Its ports.
+pub(super) fn plug_in(
+    fabric: &mut Fabric,
+    guid: u64,
+    port_count: u8,
+) -> Result<Vec<PortId>, Error> {
+    let config = HcaConfig { port_count, ..HcaConfig::with_guid(guid) };
+    let hca = fabric.add_hca(&config).map_err(interface_error("adapter"))?;
+    Ok(fabric.hca_ports(hca).collect())
 }
 
 /// Configures the broadcast group of a partition, as OpenSM does where IPoIB is wanted.
@@ -36,14 +40,14 @@ pub(super) fn configure_broadcast(subnet: &mut Subnet, pkey: Pkey) -> Result<(),
 }
 
 impl World<'_> {
-    pub(super) fn host(&self, id: HostId) -> Result<&LabHost, Error> {
-        let host = self.hosts.get(id.index());
-        host.ok_or_else(|| Error::Interface(format!("there is no {id}")))
+    /// A host's first port.
+    pub(super) fn port(&self, host: HostId) -> Result<&LabPort, Error> {
+        self.port_at(Place::first(host))
     }
 
-    fn host_mut(&mut self, id: HostId) -> Result<&mut LabHost, Error> {
-        let host = self.hosts.get_mut(id.index());
-        host.ok_or_else(|| Error::Interface(format!("there is no {id}")))
+    pub(super) fn port_at(&self, place: Place) -> Result<&LabPort, Error> {
+        let port = self.ports.iter().find(|port| port.place() == place);
+        port.ok_or_else(|| Error::Interface(format!("there is no {place}")))
     }
 
     /// A host's namespace.
@@ -52,7 +56,7 @@ impl World<'_> {
     ///
     /// [`Error::Interface`] if there is no such host.
     pub(crate) fn namespace(&self, host: HostId) -> Result<&Namespace, Error> {
-        Ok(self.host(host)?.namespace())
+        Ok(self.port(host)?.namespace())
     }
 
     /// Runs ip(8) in a host's namespace.
@@ -61,7 +65,7 @@ impl World<'_> {
     ///
     /// [`Error::Program`] with its message.
     pub(crate) fn ip(&self, host: HostId, arguments: &[&str]) -> Result<(), Error> {
-        self.host(host)?.namespace().ip(arguments)
+        self.namespace(host)?.ip(arguments)
     }
 
     /// What ip(8) shows of a host's interface, on one line.
@@ -70,7 +74,7 @@ impl World<'_> {
     ///
     /// [`Error::Program`] with its message.
     pub(crate) fn show_link(&self, host: HostId, interface: &str) -> Result<String, Error> {
-        let name = self.host(host)?.namespace().name();
+        let name = self.namespace(host)?.name();
         tools::read(tools::IP, &["-n", name, "-o", "link", "show", interface])
     }
 
@@ -85,7 +89,7 @@ impl World<'_> {
         interface: &str,
         address: IpAddr,
     ) -> Result<(), Error> {
-        self.host_mut(host)?.add_address(interface, address)
+        port_mut(&mut self.ports, Place::first(host))?.add_address(interface, address)
     }
 
     /// Gives a host an interface in a partition of its port: `ib0.8002` for P_Key 0x8002.
@@ -94,12 +98,11 @@ impl World<'_> {
     ///
     /// [`Error::Interface`], [`Error::System`], [`Error::Program`].
     pub(crate) fn add_child(&mut self, id: HostId, pkey: Pkey) -> Result<(), Error> {
-        let Self { hosts, fabric, .. } = self;
-        let host = hosts.get_mut(id.index());
-        let host = host.ok_or_else(|| Error::Interface(format!("there is no {id}")))?;
+        let Self { ports, fabric, .. } = self;
+        let port = port_mut(ports, Place::first(id))?;
         let name = format!("ib0.{:04x}", pkey.value());
         let addresses = [id.child_ipv4().into(), id.child_ipv6().into()];
-        host.add_interface(fabric, &name, Some(pkey), addresses)?;
+        port.add_interface(fabric, &name, Some(pkey), &addresses)?;
         self.settle()
     }
 
@@ -109,7 +112,7 @@ impl World<'_> {
     ///
     /// [`Error::Interface`].
     pub(crate) fn set_cable(&mut self, host: HostId, is_connected: bool) -> Result<(), Error> {
-        let port = self.host(host)?.port();
+        let port = self.port(host)?.id();
         let result = if is_connected {
             self.subnet.link_up(&mut self.fabric, port)
         } else {
@@ -126,10 +129,36 @@ impl World<'_> {
     /// [`Error::Interface`] if the adapter cannot.
     pub(crate) fn set_mode(&mut self, id: HostId, mode: Mode) -> Result<(), Error> {
         let now = self.now();
-        let Self { hosts, fabric, .. } = self;
-        let host = hosts.get_mut(id.index());
-        let host = host.ok_or_else(|| Error::Interface(format!("there is no {id}")))?;
-        host.set_mode(now, fabric, mode)?;
+        for port in self.ports.iter_mut().filter(|port| port.place().host == id) {
+            port.set_mode(now, &mut self.fabric, mode)?;
+        }
+        self.settle()
+    }
+
+    /// Sets the MTU that a host's interfaces have in connected mode.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`] if it is none for connected mode.
+    pub(crate) fn set_connected_mtu(&mut self, id: HostId, mtu: usize) -> Result<(), Error> {
+        for port in self.ports.iter_mut().filter(|port| port.place().host == id) {
+            port.set_connected_mtu(&mut self.fabric, mtu)?;
+        }
+        self.settle()
+    }
+
+    /// Lets a port answer for an address of its host, and no other port of that host. The port
+    /// announces it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`] if there is no such port or the address is none of a host.
+    pub(crate) fn answer_at(&mut self, place: Place, address: IpAddr) -> Result<(), Error> {
+        let fabric = &mut self.fabric;
+        for port in self.ports.iter_mut().filter(|port| port.place().host == place.host) {
+            port.forget_address(address);
+        }
+        port_mut(&mut self.ports, place)?.answer_for(fabric, address)?;
         self.settle()
     }
 
@@ -151,7 +180,7 @@ impl World<'_> {
     ///
     /// [`Error::Interface`] with the manager's refusal.
     pub(crate) fn move_lid(&mut self, host: HostId) -> Result<(), Error> {
-        let port = self.host(host)?.port();
+        let port = self.port(host)?.id();
         self.manage(|manager| manager.move_lid(port).map(drop))
     }
 
@@ -171,7 +200,7 @@ impl World<'_> {
     ///
     /// [`Error::Interface`] with the manager's refusal.
     pub(crate) fn grant_pkey(&mut self, host: HostId, pkey: Pkey) -> Result<(), Error> {
-        let port = self.host(host)?.port();
+        let port = self.port(host)?.id();
         self.manage(|manager| manager.grant_pkey(port, pkey))
     }
 
@@ -181,7 +210,7 @@ impl World<'_> {
     ///
     /// [`Error::Interface`] with the manager's refusal.
     pub(crate) fn revoke_pkey(&mut self, host: HostId, pkey: Pkey) -> Result<(), Error> {
-        let port = self.host(host)?.port();
+        let port = self.port(host)?.id();
         self.manage(|manager| manager.revoke_pkey(port, pkey))
     }
 
@@ -205,4 +234,9 @@ impl World<'_> {
         self.subnet.poll(&mut self.fabric);
         self.settle()
     }
+}
+
+fn port_mut(ports: &mut [LabPort], place: Place) -> Result<&mut LabPort, Error> {
+    let port = ports.iter_mut().find(|port| port.place() == place);
+    port.ok_or_else(|| Error::Interface(format!("there is no {place}")))
 }

@@ -1,9 +1,10 @@
-//! A host of the lab: a namespace, a port of the fabric, and interfaces that connect the two.
+//! The hosts of the lab: a namespace, ports of the fabric, and interfaces that connect the two.
 
 mod interface;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
 
 use fabric::node::{
     Delivered, HostEvent, InterfaceConfig, InterfaceId, Node, NodeConfig, NodeEvent, TooBig,
@@ -18,7 +19,7 @@ use ipoib_rs::time::Instant;
 use ipoib_rs::wire::Scope;
 use sim::host::Subnet;
 
-use super::{control, interface_error};
+use super::interface_error;
 use crate::capture::Capture;
 use crate::error::Error;
 use crate::memberships::Memberships;
@@ -27,12 +28,15 @@ use crate::tun::Tun;
 
 pub(super) use interface::LabInterface;
 
-/// Node GUIDs of hosts; ports have the GUIDs that follow.
+/// The node GUID of the first host.
 const HOST_GUID: u64 = 0x0002_C903_0000_1000;
 const IPV4_PREFIX_BITS: u8 = 24;
 const IPV6_PREFIX_BITS: u8 = 64;
 /// What the adapters of hosts can do.
 const CONNECTED: ConnectedSupport = ConnectedSupport { mtu_max: 65_520, shares_receives: true };
+/// Packets that a device holds for the lab. It tells the kernel's TCP nothing when it is full, as
+/// an adapter would: room for what two connections may have under way in packets of 2044 bytes.
+const TUN_QUEUE_LEN: &str = "4000";
 /// Lines of the log that are kept.
 const NOTICES_MAX: usize = 32;
 
@@ -45,6 +49,10 @@ impl HostId {
     pub(crate) const A: Self = Self(0);
     /// The second host.
     pub(crate) const B: Self = Self(1);
+    /// The third host.
+    pub(crate) const C: Self = Self(2);
+    /// The fourth host.
+    pub(crate) const D: Self = Self(3);
     /// The hosts of a scenario.
     pub(crate) const BOTH: [Self; 2] = [Self::A, Self::B];
 
@@ -53,9 +61,10 @@ impl HostId {
         (0..count).map(Self)
     }
 
-    /// Its place in the list of hosts.
-    pub(super) fn index(self) -> usize {
-        usize::from(self.0)
+    /// The GUID of its adapter; ports have the GUIDs that follow.
+    pub(super) fn guid(self) -> u64 {
+        // Far enough apart for the GUIDs of ports in between.
+        HOST_GUID + 0x10 * u64::from(self.0)
     }
 
     /// The name of its namespace.
@@ -65,12 +74,12 @@ impl HostId {
 
     /// The address of its first interface.
     pub(crate) fn ipv4(self) -> Ipv4Addr {
-        Ipv4Addr::new(10, 77, 0, self.0 + 1)
+        Place::first(self).ipv4()
     }
 
     /// The address of its first interface.
     pub(crate) fn ipv6(self) -> Ipv6Addr {
-        Ipv6Addr::new(0xFD00, 0x77, 0, 0, 0, 0, 0, u16::from(self.0) + 1)
+        Place::first(self).ipv6()
     }
 
     /// The address of its child interface.
@@ -95,11 +104,70 @@ impl fmt::Display for HostId {
     }
 }
 
-/// A host.
+/// A port of a host, by its number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Place {
+    /// The host.
+    pub(crate) host: HostId,
+    /// The port, from 0.
+    pub(crate) number: u8,
+}
+
+impl Place {
+    /// A host's first port.
+    pub(crate) fn first(host: HostId) -> Self {
+        Self { host, number: 0 }
+    }
+
+    /// A host's second port.
+    pub(crate) fn second(host: HostId) -> Self {
+        Self { host, number: 1 }
+    }
+
+    /// The name of its interface.
+    pub(crate) fn interface(self) -> &'static str {
+        if self.number == 0 { "ib0" } else { "ib1" }
+    }
+
+    /// The name of its link.
+    pub(crate) fn link(self, prefix: &str) -> String {
+        let namespace = self.host.namespace(prefix);
+        if self.number == 0 { namespace } else { format!("{namespace}.{}", self.interface()) }
+    }
+
+    /// The third part of IPv4 addresses; 1 is that of child interfaces.
+    fn subnet(self) -> u8 {
+        2 * self.number
+    }
+
+    /// The address of its interface.
+    pub(crate) fn ipv4(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, self.subnet(), self.host.0 + 1)
+    }
+
+    /// The address of its interface.
+    pub(crate) fn ipv6(self) -> Ipv6Addr {
+        let host = u16::from(self.host.0) + 1;
+        Ipv6Addr::new(0xFD00, 0x77, self.subnet().into(), 0, 0, 0, 0, host)
+    }
+
+    /// One more address of the host in the subnet of this port.
+    pub(crate) fn ipv4_floating(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, self.subnet(), 100 + self.host.0)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.interface(), self.host)
+    }
+}
+
+/// A port of a host, and the interfaces on it.
 #[derive(Debug)]
-pub(super) struct LabHost {
-    id: HostId,
-    port: PortId,
+pub(super) struct LabPort {
+    place: Place,
+    id: PortId,
     node: Node,
     interfaces: Vec<LabInterface>,
     memberships: Memberships,
@@ -108,24 +176,24 @@ pub(super) struct LabHost {
     needs_run: bool,
     notices: Vec<String>,
     // Last: devices go before their namespace.
-    namespace: Namespace,
+    namespace: Rc<Namespace>,
 }
 
-impl LabHost {
-    /// A host with one interface, `ib0`, up and with addresses. Its port has no link yet.
+impl LabPort {
+    /// A port with one interface, up and with addresses. It has no link yet.
     pub(super) fn new(
         fabric: &mut Fabric,
-        id: HostId,
-        namespace: Namespace,
+        place: Place,
+        id: PortId,
+        context: u64,
+        namespace: Rc<Namespace>,
         capture: Option<Capture>,
     ) -> Result<Self, Error> {
-        // Far enough apart for the GUIDs of ports in between.
-        let port = control::plug_in(fabric, HOST_GUID + 0x10 * u64::from(id.0))?;
-        let config = NodeConfig::with_context(u64::from(id.0));
-        let node = Node::new(fabric, port, &config).map_err(interface_error("port"))?;
-        let mut host = Self {
+        let config = NodeConfig::with_context(context);
+        let node = Node::new(fabric, id, &config).map_err(interface_error("port"))?;
+        let mut port = Self {
+            place,
             id,
-            port,
             node,
             interfaces: Vec::new(),
             memberships: Memberships::open(&namespace)?,
@@ -134,9 +202,9 @@ impl LabHost {
             notices: Vec::new(),
             namespace,
         };
-        let addresses = [id.ipv4().into(), id.ipv6().into()];
-        host.add_interface(fabric, "ib0", None, addresses)?;
-        Ok(host)
+        let addresses = [place.ipv4().into(), place.ipv6().into()];
+        port.add_interface(fabric, place.interface(), None, &addresses)?;
+        Ok(port)
     }
 
     /// Adds the interface of the port (`None`) or of a partition.
@@ -145,14 +213,14 @@ impl LabHost {
         fabric: &mut Fabric,
         name: &str,
         pkey: Option<Pkey>,
-        addresses: [IpAddr; 2],
+        addresses: &[IpAddr],
     ) -> Result<(), Error> {
         let config = InterfaceConfig {
             pkey,
             scope: Scope::LINK_LOCAL,
             mode: Mode::Datagram,
             connected: Some(CONNECTED),
-            seed: u64::from(self.id.0) << 32 | self.interfaces.len() as u64,
+            seed: self.seed() | self.interfaces.len() as u64,
             limits: Limits::DEFAULT,
         };
         let id = self.node.add_interface(fabric, &config).map_err(interface_error("interface"))?;
@@ -161,28 +229,44 @@ impl LabHost {
             tun.set_mtu(core.mtu())?;
         }
         self.interfaces.push(LabInterface::new(id, name.to_owned(), tun));
-        let link_local = self.id.link_local().into();
-        for address in addresses.into_iter().chain([link_local]) {
+        for &address in addresses {
             self.add_address(name, address)?;
         }
-        let up = ["link", "set", name, "txqueuelen", "1000", "up"];
+        if self.place.number == 0 {
+            // One link has one of them; the ports of a host are on the same.
+            self.add_address(name, self.place.host.link_local().into())?;
+        }
+        let up = ["link", "set", name, "txqueuelen", TUN_QUEUE_LEN, "up"];
         self.namespace.ip(&up)
     }
 
     /// Gives an interface an address: the kernel, and the lab that answers for it.
     pub(super) fn add_address(&mut self, name: &str, address: IpAddr) -> Result<(), Error> {
-        let prefix_bits = match address {
-            IpAddr::V4(_) => IPV4_PREFIX_BITS,
-            IpAddr::V6(_) => IPV6_PREFIX_BITS,
-        };
-        let unusable = || Error::Interface(format!("{address} is no address of a host"));
-        let subnet = Subnet::new(address, prefix_bits).ok_or_else(unusable)?;
+        let (subnet, prefix_bits) = subnet_of(address)?;
         self.namespace.add_address(name, address, prefix_bits)?;
         let interface = self.interfaces.iter_mut().find(|other| other.name == name);
         if let Some(interface) = interface {
             interface.add_address(subnet);
         }
         Ok(())
+    }
+
+    /// Answers for one more address, whatever interface the kernel has it on.
+    pub(super) fn answer_for(&mut self, fabric: &mut Fabric, address: IpAddr) -> Result<(), Error> {
+        let (subnet, _) = subnet_of(address)?;
+        if let Some(interface) = self.interfaces.first_mut() {
+            interface.add_address(subnet);
+            interface.stack.announce(fabric.pool_mut());
+        }
+        self.needs_run = true;
+        Ok(())
+    }
+
+    /// Answers for an address no longer.
+    pub(super) fn forget_address(&mut self, address: IpAddr) {
+        for interface in &mut self.interfaces {
+            interface.remove_address(address);
+        }
     }
 
     /// Switches the mode of every interface.
@@ -200,12 +284,26 @@ impl LabHost {
         Ok(())
     }
 
-    pub(super) fn id(&self) -> HostId {
-        self.id
+    /// Sets the MTU that every interface has in connected mode.
+    pub(super) fn set_connected_mtu(
+        &mut self,
+        fabric: &mut Fabric,
+        mtu: usize,
+    ) -> Result<(), Error> {
+        for interface in &self.interfaces {
+            let result = self.node.set_connected_mtu(fabric, interface.id, mtu);
+            result.map_err(interface_error("MTU"))?;
+        }
+        self.needs_run = true;
+        Ok(())
     }
 
-    pub(super) fn port(&self) -> PortId {
-        self.port
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    pub(super) fn id(&self) -> PortId {
+        self.id
     }
 
     pub(super) fn node(&self) -> &Node {
@@ -354,6 +452,10 @@ impl LabHost {
         self.capture.map_or(Ok(()), Capture::finish)
     }
 
+    fn seed(&self) -> u64 {
+        u64::from(self.place.host.0) << 32 | u64::from(self.place.number) << 40
+    }
+
     fn interface_mut(&mut self, id: InterfaceId) -> Option<&mut LabInterface> {
         self.interfaces.iter_mut().find(|other| other.id == id)
     }
@@ -421,6 +523,16 @@ impl LabHost {
             self.notices.push(line);
         }
     }
+}
+
+/// The subnet of an address of a host, and the length of its prefix.
+fn subnet_of(address: IpAddr) -> Result<(Subnet, u8), Error> {
+    let prefix_bits = match address {
+        IpAddr::V4(_) => IPV4_PREFIX_BITS,
+        IpAddr::V6(_) => IPV6_PREFIX_BITS,
+    };
+    let unusable = || Error::Interface(format!("{address} is no address of a host"));
+    Ok((Subnet::new(address, prefix_bits).ok_or_else(unusable)?, prefix_bits))
 }
 
 fn describe(notice: &Notice) -> String {

@@ -2,14 +2,13 @@
 
 use std::fmt::Write;
 
-use ipoib_rs::counters::DropReason;
 use ipoib_rs::interface::Interface;
 
 use fabric::packet::Packet;
 use fabric::sm::GroupView;
 
 use super::World;
-use super::host::{HostId, LabHost, LabInterface};
+use super::host::{HostId, LabInterface, LabPort, Place};
 use crate::error::Error;
 use crate::table::Table;
 
@@ -19,10 +18,21 @@ const COUNTERS_PER_LINE: usize = 4;
 impl World<'_> {
     /// Whether every interface has a carrier.
     pub(crate) fn are_links_up(&self) -> bool {
-        self.hosts.iter().all(|host| {
-            let interfaces = host.node().interfaces();
+        self.ports.iter().all(|port| {
+            let interfaces = port.node().interfaces();
             interfaces.fold(true, |all, (_, interface)| all && interface.is_link_up())
         })
+    }
+
+    /// The ports of all hosts.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        self.ports.iter().map(LabPort::place).collect()
+    }
+
+    /// All hosts.
+    pub(crate) fn hosts(&self) -> Vec<HostId> {
+        let first = self.ports.iter().map(LabPort::place).filter(|place| place.number == 0);
+        first.map(|place| place.host).collect()
     }
 
     /// The state of a host's first interface.
@@ -35,14 +45,6 @@ impl World<'_> {
         let interface = self.first_interface(host);
         interface.map_or_else(Vec::new, |interface| {
             interface.neighbors().map(|row| row.transport).collect()
-        })
-    }
-
-    /// Packets that a host's first interface dropped, other than its own multicast come back.
-    pub(crate) fn drops_of(&self, host: HostId) -> u64 {
-        self.first_interface(host).map_or(0, |interface| {
-            let counters = interface.counters();
-            counters.drops_total() - counters[DropReason::OwnMulticast]
         })
     }
 
@@ -61,18 +63,18 @@ impl World<'_> {
 
     /// The groups that the subnet manager has a host's port in.
     pub(crate) fn membership_count(&self, host: HostId) -> usize {
-        let Ok(host) = self.host(host) else { return 0 };
+        let Ok(port) = self.port(host) else { return 0 };
         let manager = self.subnet.manager();
         let is_member = |group: &GroupView| {
             let mut members = manager.members(group.record.mgid);
-            members.any(|(port, _)| port == host.port())
+            members.any(|(member, _)| member == port.id())
         };
         manager.groups().filter(is_member).count()
     }
 
     /// The LID of a host's port, for people.
     pub(crate) fn lid_of(&self, host: HostId) -> String {
-        self.host(host).map_or_else(|_| "none".to_owned(), |host| self.port_lid(host))
+        self.port(host).map_or_else(|_| "none".to_owned(), |port| self.port_lid(port))
     }
 
     /// Datagrams that were larger than the fabric's MTU.
@@ -82,10 +84,10 @@ impl World<'_> {
 
     /// Every namespace with the addresses of its first interface.
     pub(crate) fn directory(&self) -> impl Iterator<Item = (&str, String)> {
-        self.hosts.iter().map(|host| {
-            let id = host.id();
+        self.ports.iter().filter(|port| port.place().number == 0).map(|port| {
+            let id = port.place().host;
             let addresses = format!("{} {} {}%ib0", id.ipv4(), id.ipv6(), id.link_local());
-            (host.namespace().name(), addresses)
+            (port.namespace().name(), addresses)
         })
     }
 
@@ -95,20 +97,20 @@ impl World<'_> {
     ///
     /// [`Error::Interface`] if there is none.
     pub(crate) fn first_pair(&self) -> Result<(&str, String), Error> {
-        let first = self.host(HostId::A)?.namespace().name();
+        let first = self.namespace(HostId::A)?.name();
         Ok((first, HostId::B.ipv4().to_string()))
     }
 
     /// Every interface with its neighbours, groups and counters.
     pub(crate) fn tables(&self) -> String {
         let mut text = String::new();
-        for host in &self.hosts {
-            for interface in host.interfaces() {
-                if let Some(core) = host.node().interface(interface.id()) {
-                    self.write_interface(&mut text, host, interface, core);
+        for port in &self.ports {
+            for interface in port.interfaces() {
+                if let Some(core) = port.node().interface(interface.id()) {
+                    self.write_interface(&mut text, port, interface, core);
                 }
             }
-            for notice in host.notices() {
+            for notice in port.notices() {
                 push(&mut text, format_args!("   log: {notice}"));
             }
         }
@@ -127,11 +129,11 @@ impl World<'_> {
     fn write_interface(
         &self,
         text: &mut String,
-        host: &LabHost,
+        port: &LabPort,
         interface: &LabInterface,
         core: &Interface<Packet>,
     ) {
-        let name = host.namespace().name();
+        let name = port.namespace().name();
         let carrier = if core.is_link_up() { "up" } else { "none" };
         push(
             text,
@@ -140,7 +142,7 @@ impl World<'_> {
                 interface.name(),
                 core.state_name(),
                 core.mtu(),
-                self.port_lid(host)
+                self.port_lid(port)
             ),
         );
         push(text, format_args!("   lladdr {}", core.address()));
@@ -154,13 +156,12 @@ impl World<'_> {
     }
 
     fn first_interface(&self, host: HostId) -> Option<&Interface<Packet>> {
-        let host = self.host(host).ok()?;
-        let interface = host.interfaces().first()?;
-        host.node().interface(interface.id())
+        let port = self.port(host).ok()?;
+        port.node().interface(port.interfaces().first()?.id())
     }
 
-    fn port_lid(&self, host: &LabHost) -> String {
-        let status = self.fabric.query_port(host.port());
+    fn port_lid(&self, port: &LabPort) -> String {
+        let status = self.fabric.query_port(port.id());
         let lid = status.and_then(|status| status.lid);
         lid.map_or_else(|| "none".to_owned(), |lid| lid.value().to_string())
     }

@@ -1,5 +1,7 @@
 //! An interface of a host: TUN device above, address resolution between, the core below.
 
+use std::net::IpAddr;
+
 use fabric::Fabric;
 use fabric::node::{InterfaceId, Node};
 use fabric::packet::SMALL_BYTES_MAX;
@@ -87,6 +89,12 @@ impl LabInterface {
     pub(super) fn add_address(&mut self, subnet: Subnet) {
         let mut addresses = self.stack.addresses().to_vec();
         addresses.push(subnet);
+        self.stack.set_addresses(addresses);
+    }
+
+    pub(super) fn remove_address(&mut self, address: IpAddr) {
+        let addresses = self.stack.addresses().iter().copied();
+        let addresses = addresses.filter(|subnet| subnet.address() != address).collect();
         self.stack.set_addresses(addresses);
     }
 
