@@ -7,5 +7,7 @@
 #include <sys/errno.h>
 #include <sys/syslog.h>
 
+#include "ifnet.h"
 #include "kpi.h"
 #include "layout.h"
+#include "mbuf.h"

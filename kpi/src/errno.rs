@@ -23,12 +23,18 @@ macro_rules! errnos {
 }
 
 errnos! {
+    /// No such address.
+    EADDRNOTAVAIL;
+    /// No such kind of address.
+    EAFNOSUPPORT;
     /// There is one already.
     EEXIST;
     /// An argument is out of its range.
     EINVAL;
     /// No memory.
     ENOMEM;
+    /// No such device.
+    ENXIO;
 }
 
 impl Errno {

@@ -17,7 +17,9 @@ extern crate alloc;
 
 pub mod context;
 pub mod errno;
+pub mod ifnet;
 pub mod log;
+pub mod mbuf;
 pub mod memory;
 pub mod owned;
 pub mod sync;
