@@ -6,6 +6,7 @@ extern crate alloc;
 
 mod module;
 mod settings;
+mod sysctl;
 
 use alloc::boxed::Box;
 use core::ffi::c_int;

@@ -5,7 +5,8 @@ use core::ffi::CStr;
 use core::fmt::{self, Write};
 
 use ipoib_rs::counters::{Counter, DropReason};
-use ipoib_rs::interface::{Interface, Mode};
+use ipoib_rs::ib::{Lid, Mlid};
+use ipoib_rs::interface::{GroupRow, IncomingRow, Interface, Mode, NeighborRow};
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
 use kpi::mbuf::Packet;
@@ -136,10 +137,12 @@ fn add_tables(
     let shown = Arc::clone(admin);
     let neighbors = move |out: &mut Output, may_sleep: &mut MaySleep| {
         out.write_str("\naddress lid transport state mtu queued sent\n")?;
-        rows(&*shown, |interface| interface.neighbors(), may_sleep, |row| {
-            let (address, lid) = (row.address, Optional(row.lid));
-            let (transport, state) = (row.transport, row.state);
-            let (mtu, queued, sent) = (row.mtu, row.queued, row.sent);
+        let copy = |interface: &Interface<Packet>, from, part: &mut [_]| {
+            fill(part, interface.neighbors().skip(from));
+        };
+        rows(&*shown, copy, may_sleep, |row: NeighborRow| {
+            let NeighborRow { address, lid, state, transport, mtu, queued, sent } = row;
+            let lid = lid.map_or(0, Lid::value);
             writeln!(out, "{address} {lid} {transport} {state} {mtu} {queued} {sent}")
         })
     };
@@ -148,9 +151,13 @@ fn add_tables(
     let shown = Arc::clone(admin);
     let groups = move |out: &mut Output, may_sleep: &mut MaySleep| {
         out.write_str("\nmgid mlid role state queued\n")?;
-        rows(&*shown, |interface| interface.groups(), may_sleep, |row| {
-            let (mgid, mlid) = (row.mgid, Optional(row.mlid));
-            writeln!(out, "{mgid} {mlid} {} {} {}", row.role, row.state, row.queued)
+        let copy = |interface: &Interface<Packet>, from, part: &mut [_]| {
+            fill(part, interface.groups().skip(from));
+        };
+        rows(&*shown, copy, may_sleep, |row: GroupRow| {
+            let GroupRow { mgid, mlid, role, state, queued } = row;
+            let mlid = mlid.map_or(0, Mlid::value);
+            writeln!(out, "{mgid} {mlid:#06x} {role} {state} {queued}")
         })
     };
     tree.add_text(Tree::TOP, label, groups, may_sleep)?;
@@ -158,8 +165,12 @@ fn add_tables(
     let shown = Arc::clone(admin);
     let connections = move |out: &mut Output, may_sleep: &mut MaySleep| {
         out.write_str("\ngid qpn state\n")?;
-        rows(&*shown, |interface| interface.incoming(), may_sleep, |row| {
-            writeln!(out, "{} {} {}", row.gid, row.qpn, row.state)
+        let copy = |interface: &Interface<Packet>, from, part: &mut [_]| {
+            fill(part, interface.incoming().skip(from));
+        };
+        rows(&*shown, copy, may_sleep, |row: IncomingRow| {
+            let IncomingRow { gid, qpn, state } = row;
+            writeln!(out, "{gid} {:#08x} {state}", qpn.value())
         })
     };
     tree.add_text(Tree::TOP, label, connections, may_sleep)
@@ -197,21 +208,16 @@ fn seen<T>(
 
 /// Calls `write` with all rows of a table. It is copied in parts, with the core unlocked in
 /// between, so rows that come and go meanwhile may be missed or seen twice.
-fn rows<'a, T: 'a, I: Iterator<Item = T>>(
+fn rows<T>(
     admin: &dyn Admin,
-    table: impl Fn(&Interface<Packet>) -> I,
+    copy: impl Fn(&Interface<Packet>, usize, &mut [Option<T>]),
     may_sleep: &mut MaySleep,
     mut write: impl FnMut(T) -> fmt::Result,
 ) -> fmt::Result {
     let mut from = 0;
     loop {
         let mut part: [Option<T>; ROWS] = [const { None }; ROWS];
-        let copy = &mut |interface: &Interface<Packet>| {
-            for (place, row) in part.iter_mut().zip(table(interface).skip(from)) {
-                *place = Some(row);
-            }
-        };
-        admin.look(copy, may_sleep);
+        admin.look(&mut |interface| copy(interface, from, &mut part), may_sleep);
         let is_last = part.iter().any(Option::is_none);
         part.into_iter().flatten().try_for_each(&mut write)?;
         if is_last {
@@ -221,15 +227,9 @@ fn rows<'a, T: 'a, I: Iterator<Item = T>>(
     }
 }
 
-/// A value, or a dash.
-struct Optional<T>(Option<T>);
-
-impl<T: fmt::Display> fmt::Display for Optional<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(value) => value.fmt(f),
-            None => f.write_str("-"),
-        }
+fn fill<T>(part: &mut [Option<T>], rows: impl Iterator<Item = T>) {
+    for (place, row) in part.iter_mut().zip(rows) {
+        *place = Some(row);
     }
 }
 

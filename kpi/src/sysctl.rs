@@ -113,9 +113,12 @@ impl Tree {
         // copied. The other tree exists as long as this one does.
         let node = unsafe {
             match &tree.ground {
-                Ground::Root(Root::Hw) => {
-                    sys::rust_helper_sysctl_add_root(context, root::KPI_SYSCTL_HW, name, description)
-                }
+                Ground::Root(Root::Hw) => sys::rust_helper_sysctl_add_root(
+                    context,
+                    root::KPI_SYSCTL_HW,
+                    name,
+                    description,
+                ),
                 Ground::Root(Root::NetLink) => {
                     let place = root::KPI_SYSCTL_NET_LINK;
                     sys::rust_helper_sysctl_add_root(context, place, name, description)
