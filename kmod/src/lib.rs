@@ -8,6 +8,7 @@ mod adapters;
 mod interface;
 mod module;
 mod settings;
+mod sysctl;
 
 use alloc::boxed::Box;
 use core::ffi::c_int;

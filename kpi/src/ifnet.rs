@@ -7,11 +7,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use ipoib_rs::packet::{Cast, Delivery, PacketBuf};
-use ipoib_rs::wire::{
-    BroadcastGroup, EtherType, LINK_ADDRESS_BYTES, LinkAddress, Scope,
-};
 use ipoib_rs::ib::Pkey;
+use ipoib_rs::packet::{Cast, Delivery, PacketBuf};
+use ipoib_rs::wire::{BroadcastGroup, EtherType, LINK_ADDRESS_BYTES, LinkAddress, Scope};
 use sys_bindings as sys;
 use zerocopy::IntoBytes;
 
@@ -285,9 +283,7 @@ impl Drop for NetInterface {
 }
 
 /// The function that calls a closure of this type.
-fn visitor<F: FnMut(&[u8])>(
-    _each: &F,
-) -> unsafe extern "C" fn(*mut c_void, *const u8, u32) {
+fn visitor<F: FnMut(&[u8])>(_each: &F) -> unsafe extern "C" fn(*mut c_void, *const u8, u32) {
     /// # Safety
     ///
     /// `each` is an `F` that nobody else uses meanwhile, `address` has `length` bytes.
@@ -333,13 +329,17 @@ unsafe extern "C" fn transmit(driver: *mut c_void, chain: *mut sys::mbuf) -> c_i
     // SAFETY: as the caller says. The stack links packets to others in queues only.
     let mut packet = unsafe { Packet::from_raw(chain) };
     // SAFETY: as the caller says.
-    let Some(driver) = (unsafe { driver_of(driver) }) else { return Errno::code(Err(Errno::ENXIO)) };
+    let Some(driver) = (unsafe { driver_of(driver) }) else {
+        return Errno::code(Err(Errno::ENXIO));
+    };
     let mut raw = [0; size_of::<sys::kpi_link_header>()];
     if packet.copy_out(0, &mut raw).is_err() || packet.trim_front(raw.len()).is_err() {
         return Errno::code(Err(Errno::EINVAL));
     }
     let [address @ .., p0, p1, _, _] = raw;
-    let Some(to) = LinkAddress::from_bytes(&address) else { return Errno::code(Err(Errno::EINVAL)) };
+    let Some(to) = LinkAddress::from_bytes(&address) else {
+        return Errno::code(Err(Errno::EINVAL));
+    };
     let header = LinkHeader { to, protocol: EtherType(u16::from_be_bytes([p0, p1])) };
     // SAFETY: as the caller says; output holds no mutex of ours.
     let mut epoch = unsafe { InNetEpoch::assume() };

@@ -83,8 +83,7 @@ impl Packet {
         // SAFETY: a whole chain by the invariant, with that many bytes. It may put another mbuf in
         // front.
         // CAST: a packet is shorter than 2^32 bytes.
-        let front =
-            unsafe { sys::rust_helper_mbuf_writable_front(&raw mut chain, count as u32) };
+        let front = unsafe { sys::rust_helper_mbuf_writable_front(&raw mut chain, count as u32) };
         // INVARIANT: the same chain, with perhaps another first mbuf.
         self.chain = NonNull::new(chain).unwrap_or(self.chain);
         let front = NonNull::new(front)?;
@@ -136,9 +135,8 @@ impl PacketBuf for Packet {
         let mut chain = self.raw();
         // SAFETY: a whole chain by the invariant. The bytes are copied. It takes locks of the
         // allocator only.
-        let error = unsafe {
-            sys::rust_helper_mbuf_prepend(&raw mut chain, bytes.as_ptr(), length)
-        };
+        let error =
+            unsafe { sys::rust_helper_mbuf_prepend(&raw mut chain, bytes.as_ptr(), length) };
         // INVARIANT: the same chain, with perhaps another first mbuf.
         self.chain = NonNull::new(chain).unwrap_or(self.chain);
         if error == 0 { Ok(()) } else { Err(NoHeadroom) }
