@@ -11,7 +11,7 @@ use crate::packet::{DataPath, PacketBuf};
 use crate::time::Instant;
 
 /// Actions that are taken out in one go, before the lock is dropped to execute them.
-const BATCH_LEN: usize = 16;
+const BATCH_LEN: usize = 8;
 
 /// What surrounds an interface.
 pub trait Shell {
