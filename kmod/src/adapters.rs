@@ -1,7 +1,6 @@
 //! HCAs that come and go: an interface for each of their InfiniBand ports.
 
 use alloc::vec::Vec;
-use core::fmt::Write;
 
 use kpi::client::{Client, Device};
 use kpi::context::MaySleep;

@@ -114,7 +114,8 @@ impl Settings {
         }
         let label = Label { name: c"default_mode", description: c"datagram or connected" };
         tree.add_text(Tree::TOP, label, move |out, _| out.write_str(name_of(mode)), may_sleep)?;
-        let label = Label { name: c"devices", description: c"HCAs that get interfaces; all if empty" };
+        let label =
+            Label { name: c"devices", description: c"HCAs that get interfaces; all if empty" };
         let show = move |out: &mut Output, _: &mut MaySleep| out.write_str(devices.as_str());
         tree.add_text(Tree::TOP, label, show, may_sleep)?;
         Ok(tree)

@@ -37,6 +37,8 @@ errnos! {
     ENOMEM;
     /// No such device.
     ENXIO;
+    /// No answer in time.
+    ETIMEDOUT;
     /// It cannot do that.
     EOPNOTSUPP;
 }

@@ -151,7 +151,9 @@ impl NetInterface {
         let error = unsafe { sys::rust_helper_if_create(&raw const raw, &raw mut interface) };
         match (Errno::result(error), NonNull::new(interface)) {
             // INVARIANT: just created with this driver.
-            (Ok(()), Some(interface)) => Ok(Self { interface, driver, is_attached: AtomicBool::new(true) }),
+            (Ok(()), Some(interface)) => {
+                Ok(Self { interface, driver, is_attached: AtomicBool::new(true) })
+            }
             (error, _) => {
                 // SAFETY: it came from a box, and an error says that nobody else has it.
                 drop(unsafe { Box::from_raw(driver.as_ptr()) });

@@ -27,9 +27,8 @@ impl Interface {
                 self.create_handle(op, handle, &address, may_sleep);
             }
             Action::DestroyAddressHandle { op, handle } => {
-                let taken = self
-                    .core
-                    .with(may_sleep, |locked, _| locked.queues.take_handle(handle));
+                let taken =
+                    self.core.with(may_sleep, |locked, _| locked.queues.take_handle(handle));
                 drop(taken);
                 self.feed_result(op, Ok(()), may_sleep);
             }

@@ -70,12 +70,7 @@ impl Interface {
     }
 }
 
-fn feed_send(
-    now: Instant,
-    core: &mut Core<Packet>,
-    path: &mut Path<'_>,
-    completion: &Completion,
-) {
+fn feed_send(now: Instant, core: &mut Core<Packet>, path: &mut Path<'_>, completion: &Completion) {
     if let Some(packet) = path.queues.complete_send(completion) {
         path.records.end(packet);
     }

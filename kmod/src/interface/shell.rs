@@ -30,8 +30,7 @@ pub(super) struct Records {
 
 impl Records {
     const fn new() -> Self {
-        let [delivered, too_big, ended] = [const { PacketList::new() }; 3];
-        Self { delivered, too_big, ended }
+        Self { delivered: PacketList::new(), too_big: PacketList::new(), ended: PacketList::new() }
     }
 
     pub(super) fn deliver(&mut self, packet: Packet, delivery: Delivery) {
@@ -75,10 +74,7 @@ impl<C: Context> Shell for KernelShell<'_, C> {
     type Packet = Packet;
     type DataPath<'p> = Path<'p>;
 
-    fn with_interface<R>(
-        &mut self,
-        feed: impl FnOnce(&mut Core<Packet>, &mut Path<'_>) -> R,
-    ) -> R {
+    fn with_interface<R>(&mut self, feed: impl FnOnce(&mut Core<Packet>, &mut Path<'_>) -> R) -> R {
         let Self { interface, context, records } = self;
         interface.core.with(*context, |locked, _| {
             let Locked { core, queues } = locked;
