@@ -7,6 +7,7 @@
 
 use crate::action::{OpId, RequestId, Target};
 use crate::ib::{Gid, Qpn};
+use crate::limits::INCOMING_YIELD_AFTER;
 use crate::storage::{OutOfMemory, Queue, Slab};
 use crate::time::Instant;
 
@@ -33,7 +34,7 @@ pub(crate) enum OutgoingState {
     Opening { attempt: u8 },
     /// Given up while the peer was being asked.
     OpeningUnwanted,
-    /// Packets of up to `mtu` bytes, without the encapsulation header, go out.
+    /// Packets go out. The peer receives up to `mtu` bytes, without the encapsulation header.
     Live { mtu: usize },
     /// Not wanted any more. What is posted goes out first, at the latest until a time.
     Draining { deadline: Instant },
@@ -232,6 +233,21 @@ impl Connections {
         let Target::Incoming(place) = op.target else { return None };
         let connection = self.incoming.get(place)?;
         (connection.operation == op.generation).then_some((place, connection.state))
+    }
+
+    /// The incoming connection that makes room for one of a port: that which is silent longest of
+    /// those that nobody seems to need. Its port is the one that asks or has a newer connection,
+    /// or it is silent for a while.
+    pub(crate) fn dispensable_for(&self, gid: Gid, now: Instant) -> Option<u32> {
+        let in_use = || self.incoming.iter().filter(|(_, one)| one.state.is_in_use());
+        let has_newer = |old: &Incoming| {
+            in_use().any(|(_, one)| one.peer.gid == old.peer.gid && one.used_at > old.used_at)
+        };
+        let dispensable = in_use().filter(|&(_, one)| {
+            let is_silent = now.saturating_since(one.used_at) >= INCOMING_YIELD_AFTER;
+            one.peer.gid == gid || is_silent || has_newer(one)
+        });
+        dispensable.min_by_key(|(_, one)| one.used_at).map(|(place, _)| place)
     }
 
     /// The incoming connection of a peer that is in use.

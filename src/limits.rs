@@ -148,6 +148,9 @@ pub const CONNECT_RETRY_MAX: Duration = Duration::from_secs(64);
 pub const INCOMING_IDLE_MAX: Duration = Duration::from_secs(600);
 /// How long a peer may go on sending on a connection that it is to give up.
 pub const LINGER_MAX: Duration = Duration::from_secs(5);
+/// How long an incoming connection may be silent before it makes room for another peer's, when the
+/// table is full.
+pub const INCOMING_YIELD_AFTER: Duration = Duration::from_secs(30);
 /// The first wait after the SA refused or was busy; doubled up to [`RETRY_MAX`].
 pub const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// The longest wait between two tries to join a group.

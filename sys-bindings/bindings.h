@@ -11,3 +11,4 @@
 #include "kpi.h"
 #include "layout.h"
 #include "mbuf.h"
+#include "ofed/ofed.h"

@@ -107,6 +107,12 @@ impl Connection {
         requester.under_way < end
     }
 
+    /// The packets of its messages. While the wire has one, or if a message has no bytes, there is
+    /// none.
+    pub(crate) fn packets_held(&self) -> usize {
+        self.messages.iter().filter(|message| !message.packet.is_empty()).count()
+    }
+
     /// Takes the next message to the wire: its first sequence number, and its packet. No packet if
     /// one that may be needed again could not be copied: then it is lost on the way.
     pub(crate) fn start(&mut self, pool: &mut Pool) -> Option<(Psn, Option<Packet>)> {

@@ -317,6 +317,12 @@ impl Qp {
         }
     }
 
+    /// The packets of sends that have not left, or may have to leave again.
+    pub(crate) fn packets_held(&self) -> usize {
+        let connection = self.connection.as_ref();
+        self.sends.len() + connection.map_or(0, Connection::packets_held)
+    }
+
     /// Places in the list of queue pairs that have something to send: one for each datagram, or one
     /// for a connected queue pair.
     pub(crate) const fn egress_max(&self) -> usize {

@@ -15,15 +15,21 @@
 
 extern crate alloc;
 
+pub mod client;
+pub mod cm;
 pub mod context;
+pub mod dma;
 pub mod errno;
 pub mod ifnet;
 pub mod log;
 pub mod mbuf;
 pub mod memory;
 pub mod owned;
+mod registry;
+pub mod sa;
 pub mod sync;
 pub mod sysctl;
 pub mod time;
 pub mod tunable;
+pub mod verbs;
 pub mod worker;

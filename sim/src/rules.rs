@@ -17,6 +17,8 @@ pub struct Rules {
     pub has_children: bool,
     /// The sizes of every interface.
     pub limits: Limits,
+    /// What adapters can do beside datagrams; `None` if they have no reliable connections.
+    pub connected: Option<ConnectedRules>,
     /// How long the disturbed phase lasts.
     pub disturbed: Duration,
     /// How long a packet is under way.
@@ -31,6 +33,36 @@ pub struct Rules {
     pub odds: Odds,
     /// How often each disturbance is chosen, relative to the others; 0 for never.
     pub weights: [u16; Disturbance::ALL.len()],
+}
+
+/// The rules of a world with reliable connections.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ConnectedRules {
+    /// Odds, in 1000, that an interface begins in connected mode.
+    pub connected_mode: u16,
+    /// Odds that an adapter has shared receive queues.
+    pub shared_receives: u16,
+    /// Odds that an adapter has reliable connections at all.
+    pub support: u16,
+    /// Odds that an adapter receives less than the largest MTU.
+    pub narrow: u16,
+    /// Odds of what happens to connections.
+    pub odds: ConnectedOdds,
+}
+
+/// Odds in 1000.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ConnectedOdds {
+    /// A message of a connection, or its acknowledgement, is lost.
+    pub loss: u16,
+    /// It arrives twice.
+    pub duplicate: u16,
+    /// A message of communication management is lost.
+    pub cm_loss: u16,
+    /// A peer is refused, for any reason that there is.
+    pub cm_refusal: u16,
+    /// The adapter keeps to itself that it took the last receive for a queue pair.
+    pub last_wqe_loss: u16,
 }
 
 /// Odds in 1000.
@@ -91,11 +123,19 @@ pub enum Disturbance {
     Capabilities,
     /// A port reports an event although nothing happened.
     SpuriousEvent,
+    /// A host stops without a word and starts again: what its peers know of it is wrong.
+    HostCrash,
+    /// An interface is given another mode by its admin.
+    ModeSwitch,
+    /// An interface is given another MTU for connected mode by its admin.
+    MtuChange,
+    /// The queue pair of a connection fails.
+    QueuePairFailure,
 }
 
 impl Disturbance {
     /// Every disturbance.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::PortFlap,
         Self::SmRestart,
         Self::Reregister,
@@ -113,6 +153,10 @@ impl Disturbance {
         Self::HopLimit,
         Self::Capabilities,
         Self::SpuriousEvent,
+        Self::HostCrash,
+        Self::ModeSwitch,
+        Self::MtuChange,
+        Self::QueuePairFailure,
     ];
 }
 
@@ -127,6 +171,7 @@ impl Rules {
             station_count: 2,
             has_children: false,
             limits: Limits::DEFAULT,
+            connected: None,
             disturbed: 10 * SECOND,
             latency: 2 * MICROSECOND..=2 * MICROSECOND,
             action_delay: 10 * MICROSECOND..=10 * MICROSECOND,
@@ -165,6 +210,7 @@ impl Rules {
             station_count: random.within(2..=5) as usize,
             has_children: random.chance(400),
             limits,
+            connected: ConnectedRules::swarm(random),
             disturbed: random.span(5 * SECOND..=40 * SECOND),
             latency: MICROSECOND..=latency_max,
             action_delay: MICROSECOND..=action_max,
@@ -189,14 +235,18 @@ impl Rules {
             | Disturbance::SaSilent
             | Disturbance::SaRefusal
             | Disturbance::PoolDrought
-            | Disturbance::Wedge => true,
+            | Disturbance::Wedge
+            | Disturbance::HostCrash => true,
             Disturbance::SmRestart
             | Disturbance::Reregister
             | Disturbance::AdminToggle
             | Disturbance::Reattach
             | Disturbance::HopLimit
             | Disturbance::Capabilities
-            | Disturbance::SpuriousEvent => false,
+            | Disturbance::SpuriousEvent
+            | Disturbance::ModeSwitch
+            | Disturbance::MtuChange
+            | Disturbance::QueuePairFailure => false,
         };
         let mut disturbances = Disturbance::ALL.iter().filter(|one| is_on(one));
         self.odds.loss > 0 || disturbances.any(cuts_off)
@@ -215,6 +265,35 @@ impl Rules {
                 is_chosen
             })
             .map(|(disturbance, _)| disturbance)
+    }
+}
+
+impl ConnectedRules {
+    /// Everything in connected mode, with shared receive queues, and nothing that goes wrong.
+    pub const CALM: Self = Self {
+        connected_mode: 1000,
+        shared_receives: 1000,
+        support: 1000,
+        narrow: 0,
+        odds: ConnectedOdds { loss: 0, duplicate: 0, cm_loss: 0, cm_refusal: 0, last_wqe_loss: 0 },
+    };
+
+    /// Two of three worlds have connections.
+    fn swarm(random: &mut Random) -> Option<Self> {
+        let rules = Self {
+            connected_mode: *random.pick(&[1000, 800, 500]).unwrap_or(&1000),
+            shared_receives: *random.pick(&[1000, 500, 0]).unwrap_or(&1000),
+            support: *random.pick(&[1000, 1000, 800]).unwrap_or(&1000),
+            narrow: *random.pick(&[0, 300]).unwrap_or(&0),
+            odds: ConnectedOdds {
+                loss: permille(random, 20),
+                duplicate: permille(random, 50),
+                cm_loss: permille(random, 300),
+                cm_refusal: permille(random, 300),
+                last_wqe_loss: permille(random, 500),
+            },
+        };
+        random.chance(667).then_some(rules)
     }
 }
 
@@ -248,6 +327,7 @@ impl fmt::Display for Rules {
             station_count,
             has_children,
             limits,
+            connected,
             disturbed,
             latency,
             action_delay,
@@ -259,12 +339,16 @@ impl fmt::Display for Rules {
         write!(
             f,
             "stations={station_count} children={has_children} send_queue={} paths={} \
-             disturbed={disturbed:?} latency<={:?} action<={:?} {odds:?} weights=",
+             disturbed={disturbed:?} latency<={:?} action<={:?} {odds:?}",
             limits.send_queue_len,
             limits.paths_max,
             latency.end(),
             action_delay.end(),
         )?;
+        if let Some(connected) = connected {
+            write!(f, " {connected:?}")?;
+        }
+        f.write_str(" weights=")?;
         let active = Disturbance::ALL.iter().zip(weights);
         f.debug_map().entries(active.filter(|&(_, &weight)| weight > 0)).finish()
     }

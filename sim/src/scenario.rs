@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ipoib_rs::limits::CONNECT_RETRY_MAX;
+
 use crate::random::Random;
 use crate::rules::Rules;
 use crate::swarm::{Options, Outcome};
@@ -10,6 +12,9 @@ use crate::world::{World, WorldBuilder};
 
 /// How long everything may take to work again after all faults ended.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
+/// The same in a world with connections: a neighbour that refused one again and again is left alone
+/// for [`CONNECT_RETRY_MAX`].
+const RECOVERY_CONNECTED_MAX: Duration = RECOVERY_MAX.saturating_add(CONNECT_RETRY_MAX);
 /// How long everything may take to be given back.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
 
@@ -18,11 +23,12 @@ const CLOSE_MAX: Duration = Duration::from_secs(30);
 pub fn swarm(seed: u64, verbosity: Verbosity, options: Options) -> Outcome {
     let rules = Rules::swarm(&mut Random::new(seed));
     let disturbed = rules.disturbed;
+    let recovery = if rules.connected.is_some() { RECOVERY_CONNECTED_MAX } else { RECOVERY_MAX };
     let mut world =
         WorldBuilder::new(seed).rules(rules).verbosity(verbosity).planted(options.planted).build();
     world.disturb();
     world.run_for(disturbed);
-    world.demand_recovery(RECOVERY_MAX);
+    world.demand_recovery(recovery);
     world.demand_closed(CLOSE_MAX);
     outcome(world)
 }

@@ -18,9 +18,9 @@ use crate::trace::Verbosity;
 use crate::verdict::{Failure, FailureKind};
 use crate::world::Totals;
 
-/// A seed takes a fraction of a second. One that does not end in this time, by the clock of the
+/// A seed takes a second. One that does not end in this time, by the clock of the
 /// machine, never will.
-const HANG_AFTER: Duration = Duration::from_secs(60);
+const HANG_AFTER: Duration = Duration::from_secs(300);
 /// The seeds among which a hanging one is looked for: those begun last, a thread each.
 const SEEDS_SHOWN: u64 = 8;
 
@@ -35,6 +35,34 @@ pub enum Planted {
     DoubleCompletion,
     /// Something outside the world decides.
     Whim,
+    /// A message of a connection is thrown away by the shell.
+    LostMessage,
+    /// A message of a connection leaves as a datagram, whatever its length is.
+    WrongQueue,
+    /// What is posted on a connection is forgotten before its queue pair is gone.
+    EarlyDestroy,
+    /// The queue pair of a connection is not destroyed.
+    LostQueuePair,
+    /// A connection that is over keeps its name.
+    ForgottenName,
+    /// The peer's answer to a REQ is not told.
+    LostAnswer,
+    /// More is sent to a peer than it said that it receives.
+    Promise,
+    /// A sender is not told that its packet is too big.
+    Silence,
+    /// A sender is told another MTU than that of its receiver.
+    WrongMtu,
+    /// The log is told everything twice.
+    Repetition,
+    /// A connection that failed is never destroyed.
+    StuckDrain,
+    /// A peer is asked for a service that nobody has.
+    WrongService,
+    /// An interface is not told of another MTU.
+    StaleMtu,
+    /// An interface does not get its deadlines.
+    LostTimer,
 }
 
 /// How seeds are run.

@@ -120,6 +120,8 @@ pub enum Kind {
     Action,
     /// A packet arrived at a port.
     Arrival,
+    /// A message of communication management arrived, or meant something.
+    Contact,
     /// A packet reached the stack of a host.
     Delivery,
     /// A packet ended without being delivered.

@@ -6,11 +6,16 @@
 mod adapter;
 mod build;
 mod checker;
+mod connect;
+mod contact;
 mod disturb;
 mod faults;
+mod links;
 mod pings;
+mod site;
 mod stack;
 mod station;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,11 +24,13 @@ use std::time::Duration;
 use fabric::cq::Notification;
 use fabric::packet::Packet;
 use fabric::port::PortId;
+use fabric::qp::QpId;
 use fabric::subnet::Subnet;
 use fabric::transit::Transit;
 use fabric::{AsyncEvent, Fabric};
 use ipoib_rs::action::Action;
 use ipoib_rs::event::Event;
+use ipoib_rs::ib::Qpn;
 use ipoib_rs::interface::{Interface, PortEvent};
 use ipoib_rs::time::Instant;
 
@@ -37,7 +44,9 @@ use checker::Checkers;
 use disturb::Recovery;
 use faults::{Faults, Flight};
 use pings::Pings;
-use station::{Ground, Site, Station};
+use site::Site;
+use station::{Ground, Station};
+use streams::Streams;
 
 pub use build::WorldBuilder;
 pub use pings::{Lane, Version};
@@ -62,6 +71,9 @@ pub struct World {
     subnet: Subnet,
     sites: Vec<Site>,
     stations: Vec<Station>,
+    streams: Streams,
+    /// When the last packet of each connection arrives: links keep their order (IBA 7.6.9).
+    tracks: BTreeMap<Track, Instant>,
     rules: Rules,
     faults: Faults,
     random: Random,
@@ -94,6 +106,10 @@ enum Item {
     Arrival(Transit),
     /// A port event is told to an interface.
     PortEvent(Visit, PortEvent),
+    /// An interface is told that its adapter took the last receive for a queue pair.
+    LastWqe(Visit, QpId),
+    /// An interface is told that a queue pair failed.
+    QueuePairFailed(Visit, QpId),
     /// Packets that were posted leave their ports.
     TakeOff,
     /// Completions are taken from an adapter.
@@ -107,6 +123,18 @@ enum Item {
     /// Something that went wrong is put right.
     Recovery(Recovery),
 }
+
+/// Whose deadline is reached.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Due {
+    /// A station's.
+    Station(usize),
+    /// That of a site's communication manager.
+    Cm(usize),
+}
+
+/// One direction of a connection: the sender's port and queue pair, and the receiver's port.
+type Track = (PortId, Qpn, PortId);
 
 /// A station, and which of its attachments is meant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -203,22 +231,27 @@ impl World {
 
     /// When the next thing happens.
     fn next_at(&self) -> Option<Instant> {
-        let deadlines = self.stations.iter().filter_map(Station::deadline);
-        deadlines.chain(self.agenda.next_at()).min()
+        let due = self.next_due().map(|(at, _)| at);
+        due.into_iter().chain(self.agenda.next_at()).min()
+    }
+
+    /// The next deadline, and whose it is.
+    fn next_due(&self) -> Option<(Instant, Due)> {
+        let stations = self.stations.iter();
+        let stations = stations.filter_map(|one| Some((one.deadline()?, Due::Station(one.index))));
+        let sites = (0..).zip(&self.sites);
+        let sites = sites.filter_map(|(index, one)| Some((one.cm.poll_timeout()?, Due::Cm(index))));
+        stations.chain(sites).min()
     }
 
     /// Lets the next thing happen.
     fn step(&mut self) {
-        let due = self
-            .stations
-            .iter()
-            .filter_map(|station| Some((station.deadline()?, station.index)))
-            .min();
+        let due = self.next_due();
         let agenda_at = self.agenda.next_at();
         match due {
-            Some((at, station)) if agenda_at.is_none_or(|agenda_at| at <= agenda_at) => {
+            Some((at, due)) if agenda_at.is_none_or(|agenda_at| at <= agenda_at) => {
                 self.advance(at);
-                self.time_out(station);
+                self.time_out(due);
             }
             Some(_) | None => {
                 if let Some((at, item)) = self.agenda.pop() {
@@ -238,14 +271,22 @@ impl World {
         self.now = self.now.max(at);
     }
 
-    fn time_out(&mut self, station: usize) {
-        self.trace.record(self.now, Kind::Timer, &[station as u64]);
+    fn time_out(&mut self, due: Due) {
         self.timeouts_at_once += 1;
         if self.timeouts_at_once > TIMEOUTS_AT_ONCE_MAX {
-            let what = format!("station {station}: a deadline is reached again and again");
+            let what = format!("{due:?}: a deadline is reached again and again");
             self.fail(FailureKind::Safety, what);
         }
-        self.with_station(station, |station, ground| station.handle_timeout(ground));
+        match due {
+            Due::Station(station) => {
+                self.trace.record(self.now, Kind::Timer, &[station as u64]);
+                self.with_station(station, |station, ground| station.handle_timeout(ground));
+            }
+            Due::Cm(site) => {
+                self.trace.record(self.now, Kind::Timer, &[CONTEXT_SITES + site as u64]);
+                self.sites[site].cm.handle_timeout(self.now);
+            }
+        }
     }
 
     fn happen(&mut self, item: Item) {
@@ -255,6 +296,20 @@ impl World {
                 if self.is_current(visit) {
                     self.with_station(visit.station, |station, ground| {
                         station.handle_port_event(ground, event);
+                    });
+                }
+            }
+            Item::LastWqe(visit, qp) => {
+                if self.is_current(visit) {
+                    self.with_station(visit.station, |station, ground| {
+                        station.handle_last_wqe(ground, qp);
+                    });
+                }
+            }
+            Item::QueuePairFailed(visit, qp) => {
+                if self.is_current(visit) {
+                    self.with_station(visit.station, |station, ground| {
+                        station.handle_queue_pair_failed(ground, qp);
                     });
                 }
             }
@@ -299,7 +354,7 @@ impl World {
     }
 
     fn arrive(&mut self, transit: Transit) {
-        self.in_flight -= 1;
+        self.in_flight -= usize::from(transit.payload_len() > 0);
         let words = [
             transit.destination().index() as u64,
             transit.payload_len() as u64,
@@ -317,7 +372,8 @@ impl World {
     fn settle(&mut self) {
         loop {
             self.subnet.poll(&mut self.fabric);
-            let mut is_busy = self.take_notifications();
+            let mut is_busy = self.drive_cms();
+            is_busy |= self.take_notifications();
             is_busy |= self.take_port_events();
             for station in 0..self.stations.len() {
                 is_busy |= self.drain(station);
@@ -353,6 +409,7 @@ impl World {
 
     fn receive_mads(&mut self, site: usize) {
         self.sites[site].gsi.poll(&mut self.fabric);
+        self.receive_cm_messages(site);
         for station in 0..self.stations.len() {
             if self.stations[station].site == site {
                 self.with_station(station, |station, ground| station.receive_mads(ground));
@@ -369,10 +426,10 @@ impl World {
                     self.fail(FailureKind::Safety, format!("{cq:?} overran"));
                 }
                 AsyncEvent::Port(port, event) => self.spread(port, event),
-                // No station has a connection.
-                AsyncEvent::CommunicationEstablished(_)
-                | AsyncEvent::LastWqeReached(_)
-                | AsyncEvent::SrqLimitReached(_) => {}
+                AsyncEvent::LastWqeReached(qp) => self.spread_last_wqe(qp),
+                // A queue pair is never in RTR between two verbs, and nobody asks for a limit of a
+                // shared receive queue.
+                AsyncEvent::CommunicationEstablished(_) | AsyncEvent::SrqLimitReached(_) => {}
             }
         }
         is_busy
@@ -447,7 +504,7 @@ impl World {
             let Some(transit) = self.fabric.poll_transit() else {
                 return;
             };
-            let flight = self.faults.flight();
+            let flight = self.faults.flight(transit.is_connected());
             let words = [
                 transit.source().index() as u64,
                 transit.destination().index() as u64,
@@ -462,18 +519,27 @@ impl World {
                 }
                 Flight::Arrives(span) => self.fly(span, transit),
                 Flight::ArrivesTwice(first, second) => {
-                    if let Some(copy) = self.fabric.duplicate(&transit) {
+                    let copy = self.fabric.duplicate(&transit);
+                    self.fly(first, transit);
+                    if let Some(copy) = copy {
                         self.fly(second, copy);
                     }
-                    self.fly(first, transit);
                 }
             }
         }
     }
 
     fn fly(&mut self, span: Duration, transit: Transit) {
-        self.in_flight += 1;
-        self.agenda.add(self.now + span, Item::Arrival(transit));
+        // Packets of a connection without bytes have no buffer.
+        self.in_flight += usize::from(transit.payload_len() > 0);
+        let mut at = self.now + span;
+        if transit.is_connected() {
+            let track = (transit.source(), transit.header().source_qpn, transit.destination());
+            let last = self.tracks.entry(track).or_insert(at);
+            *last = at.max(*last);
+            at = *last;
+        }
+        self.agenda.add(at, Item::Arrival(transit));
     }
 
     fn check(&mut self) {
@@ -506,6 +572,7 @@ impl World {
             fabric: &mut self.fabric,
             faults: &mut self.faults,
             site: &mut self.sites[station.site],
+            streams: &mut self.streams,
             planted: self.planted,
         };
         act(station, &mut ground)

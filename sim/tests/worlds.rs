@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sim::rules::Rules;
+use ipoib_rs::interface::Mode;
+use sim::rules::{ConnectedRules, Rules};
 use sim::world::{Lane, Version, World, WorldBuilder};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -22,6 +23,23 @@ fn pair_with_child() -> World {
     let mut world = WorldBuilder::new(1).rules(rules).build();
     assert!(world.run_until(SECOND, |world| (0..3).all(|station| world.is_link_up(station))));
     world
+}
+
+/// Two hosts in connected mode whose links are up.
+fn connected_pair() -> World {
+    let rules = Rules { connected: Some(ConnectedRules::CALM), ..Rules::calm() };
+    let mut world = WorldBuilder::new(1).rules(rules).build();
+    assert!(world.run_until(SECOND, |world| world.is_link_up(0) && world.is_link_up(1)));
+    world
+}
+
+/// Pings with the largest packets until there is an answer, once a second.
+fn large_answers(world: &mut World, lane: Lane, tries_max: u32) -> bool {
+    let before = world.answers(lane);
+    (0..tries_max).any(|_| {
+        world.ping(lane, 65_520);
+        world.run_until(SECOND, |world| world.answers(lane) > before)
+    })
 }
 
 /// Pings and waits for the answer.
@@ -144,5 +162,55 @@ fn down_and_up_again_leaves_nothing_behind() {
 #[test]
 fn an_interface_can_be_detached_at_once_after_attach() {
     let world = WorldBuilder::new(1).build();
+    end(world);
+}
+
+#[test]
+fn the_largest_packet_is_whole_when_it_is_the_first_that_a_neighbor_gets() {
+    let mut world = connected_pair();
+    for lane in world.lanes() {
+        assert!(large_answers(&mut world, lane, 1), "{lane:?}");
+    }
+    assert_eq!(world.counter(0, "tx_fragmented_packets"), 0);
+    assert_eq!((world.counter(0, "connected"), world.counter(0, "accepts")), (1, 1));
+    end(world);
+}
+
+#[test]
+fn a_host_that_crashed_is_reached_by_a_connection_again() {
+    let mut world = connected_pair();
+    assert!(large_answers(&mut world, THERE, 1));
+    for _ in 0..5 {
+        world.crash_host(1);
+        assert!(!large_answers(&mut world, THERE, 1), "it starts after a while");
+        assert!(world.run_until(6 * SECOND, |world| world.is_link_up(1)));
+        assert!(large_answers(&mut world, THERE, 8));
+        assert!(large_answers(&mut world, BACK, 8));
+    }
+    end(world);
+}
+
+#[test]
+fn a_host_that_goes_to_datagram_mode_gets_datagrams_and_is_asked_again_later() {
+    let mut world = connected_pair();
+    assert!(large_answers(&mut world, BACK, 1));
+    assert!(world.set_mode(1, Mode::Datagram));
+    assert!(answers(&mut world, THERE) && answers(&mut world, BACK));
+    assert!(!large_answers(&mut world, BACK, 2), "nobody puts fragments together");
+    assert!(world.set_mode(1, Mode::Connected));
+    assert!(large_answers(&mut world, THERE, 8));
+    assert!(large_answers(&mut world, BACK, 8));
+    end(world);
+}
+
+#[test]
+fn a_lower_mtu_is_kept_on_a_connection_that_is_there() {
+    let mut world = connected_pair();
+    assert!(large_answers(&mut world, THERE, 1));
+    world.set_connected_mtu(0, 9_000);
+    world.ping(THERE, 65_520);
+    world.run_for(SECOND);
+    assert_eq!(world.counter(0, "tx_fragmented_packets"), 1);
+    assert_eq!(world.failure(), None);
     end(world);
 }

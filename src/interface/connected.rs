@@ -102,6 +102,7 @@ impl<B: PacketBuf> Interface<B> {
         let state = self.connections.outgoing.get(connection)?.state;
         Some(match state {
             OutgoingState::Live { mtu } => {
+                let mtu = self.mtu_towards(mtu);
                 Transport::Connected { route: Route::Connected { connection, mtu }, mtu }
             }
             OutgoingState::OpenWanted { .. } | OutgoingState::Opening { .. } => {

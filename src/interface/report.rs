@@ -102,7 +102,7 @@ impl<B: PacketBuf> Interface<B> {
             state: path.state.name(),
             transport: self.connection_state(path).map_or("datagram", OutgoingState::name),
             mtu: match self.connection_state(path) {
-                Some(OutgoingState::Live { mtu }) => *mtu,
+                Some(OutgoingState::Live { mtu }) => self.mtu_towards(*mtu),
                 Some(_) | None => self.mtu_of_path(&path.state),
             },
             queued: path.queue.packets(),

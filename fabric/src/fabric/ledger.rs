@@ -2,6 +2,7 @@
 
 use super::Fabric;
 use crate::cq::Outcome;
+use crate::qp::Qp;
 
 impl Fabric {
     /// Whether [`Self::poll_transit`] has work to do: sends are posted that did not leave.
@@ -14,7 +15,7 @@ impl Fabric {
     /// [`crate::packet::Pool::outstanding`].
     pub fn packets_held(&self) -> usize {
         let hcas = self.hcas.iter().map(|hca| {
-            let sends: usize = hca.qps.iter().map(|qp| qp.sends.len()).sum();
+            let sends: usize = hca.qps.iter().map(Qp::packets_held).sum();
             let is_packet = |outcome: &Outcome| match outcome {
                 Outcome::Received(_) => true,
                 Outcome::Sent | Outcome::SendFailed(_) | Outcome::ReceiveFailed(_) => false,

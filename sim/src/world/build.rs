@@ -1,8 +1,8 @@
 //! Making a world.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use fabric::gsi::Gsi;
 use fabric::hca::HcaConfig;
 use fabric::packet::PoolLimits;
 use fabric::port::PortId;
@@ -10,18 +10,22 @@ use fabric::sm::{SmConfig, SmLimits};
 use fabric::subnet::{Subnet, SubnetError};
 use fabric::{CreateError, Fabric, FabricConfig};
 use ipoib_rs::ib::Pkey;
+use ipoib_rs::interface::{ConnectedSupport, Mode};
+use ipoib_rs::limits::{CONNECTED_MTU_MAX, MTU_MIN};
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::{BroadcastGroup, Scope};
 
 use super::checker::Checkers;
 use super::faults::Faults;
 use super::pings::{Pings, Version};
-use super::station::{Site, Station};
+use super::site::Site;
+use super::station::Station;
+use super::streams::Streams;
 use super::{CONTEXT_SITES, CONTEXT_SUBNET, Totals, World};
 use crate::agenda::Agenda;
 use crate::host::{Host, HostConfig, HostLimits, Subnet as IpSubnet};
 use crate::random::Random;
-use crate::rules::Rules;
+use crate::rules::{ConnectedRules, Rules};
 use crate::swarm::Planted;
 use crate::trace::{Trace, Verbosity};
 
@@ -31,7 +35,7 @@ pub(super) const PKEY_CHILD: u16 = 0x8001;
 pub(super) const PKEY_SPARE: u16 = 0x8002;
 
 /// Small enough that a drought empties it, large enough for every queue in the world.
-const POOL: PoolLimits = PoolLimits { small_max: 4_096, large_max: 32 };
+const POOL: PoolLimits = PoolLimits { small_max: 4_096, large_max: 192 };
 
 /// What a world is to be.
 #[derive(Clone, Debug)]
@@ -91,10 +95,12 @@ impl WorldBuilder {
         let mut sites = Vec::new();
         for index in 0..rules.station_count {
             let port = add_port(&mut fabric, index as u64 + 1)?;
-            let gsi = Gsi::open(&mut fabric, port, CONTEXT_SITES + index as u64)?;
-            sites.push(Site { port, gsi });
+            let context = CONTEXT_SITES + index as u64;
+            let support = rules.connected.and_then(|rules| support(&rules, &mut random));
+            let seed = random.word();
+            sites.push(Site::open(&mut fabric, port, context, seed, support)?);
         }
-        let stations = make_stations(&mut sites, &rules)?;
+        let stations = make_stations(&mut sites, &rules, &mut random)?;
         let mut world = World {
             now: Instant::ZERO,
             agenda: Agenda::new(),
@@ -103,6 +109,8 @@ impl WorldBuilder {
             checkers: Checkers::new(stations.len()),
             sites,
             stations,
+            streams: Streams::default(),
+            tracks: BTreeMap::new(),
             rules,
             faults,
             random,
@@ -159,8 +167,25 @@ fn add_port(fabric: &mut Fabric, number: u64) -> Result<PortId, CreateError> {
     fabric.hca_ports(hca).next().ok_or(CreateError::Unknown)
 }
 
+/// What an adapter can do for connected mode.
+fn support(rules: &ConnectedRules, random: &mut Random) -> Option<ConnectedSupport> {
+    if !random.chance(rules.support) {
+        return None;
+    }
+    let mtu_max = if random.chance(rules.narrow) {
+        random.within(MTU_MIN as u64..=CONNECTED_MTU_MAX as u64) as usize
+    } else {
+        CONNECTED_MTU_MAX
+    };
+    Some(ConnectedSupport { mtu_max, shares_receives: random.chance(rules.shared_receives) })
+}
+
 /// One station for each port, then the children.
-fn make_stations(sites: &mut [Site], rules: &Rules) -> Result<Vec<Station>, CreateError> {
+fn make_stations(
+    sites: &mut [Site],
+    rules: &Rules,
+    random: &mut Random,
+) -> Result<Vec<Station>, CreateError> {
     let children = (0..sites.len()).filter(|site| rules.has_children && site % 2 == 0);
     let places: Vec<_> = (0..sites.len())
         .map(|site| (site, None))
@@ -181,7 +206,13 @@ fn make_stations(sites: &mut [Site], rules: &Rules) -> Result<Vec<Station>, Crea
                 answers_echo: true,
                 limits: HostLimits::DEFAULT,
             });
-            Station::new(index, site, pkey, host, &mut sites[site].gsi)
+            let wants_connections =
+                rules.connected.is_some_and(|rules| random.chance(rules.connected_mode));
+            let mode = match sites[site].support {
+                Some(_) if wants_connections => Mode::Connected,
+                Some(_) | None => Mode::Datagram,
+            };
+            Station::new(index, site, pkey, host, mode, &mut sites[site].gsi)
         })
         .collect()
 }

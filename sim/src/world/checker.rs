@@ -8,7 +8,9 @@ mod arrival;
 mod carrier;
 mod isolation;
 mod ledger;
+pub(super) mod neighbors;
 mod patience;
+pub(super) mod size;
 
 use fabric::Fabric;
 use fabric::transit::Transit;

@@ -6,7 +6,8 @@ use fabric::mad::Status;
 use fabric::sm::{Fault, FaultExtent};
 use ipoib_rs::action::{SaCapabilities, SaRefusal};
 use ipoib_rs::ib::Pkey;
-use ipoib_rs::interface::PortEvent;
+use ipoib_rs::interface::{Mode, PortEvent};
+use ipoib_rs::limits::MTU_MIN;
 
 use super::build::{PKEY_CHILD, PKEY_SPARE};
 use super::checker::Checkers;
@@ -172,6 +173,33 @@ impl World {
         });
     }
 
+    /// Sets the mode of an interface. False if its adapter has no reliable connections, or if it is
+    /// not attached.
+    pub fn set_mode(&mut self, station: usize, mode: Mode) -> bool {
+        self.with_station(station, |station, ground| station.set_mode(ground, mode))
+    }
+
+    /// Sets the MTU of an interface for connected mode.
+    pub fn set_connected_mtu(&mut self, station: usize, mtu: usize) {
+        self.with_station(station, |station, ground| station.set_connected_mtu(ground, mtu));
+    }
+
+    /// Stops a host without a word. It starts again after a while, and may give its connections the
+    /// names that those of before had.
+    pub fn crash_host(&mut self, site: usize) {
+        for station in 0..self.stations.len() {
+            if self.stations[station].site == site {
+                self.with_station(station, |station, ground| station.crash(ground));
+                self.recover_later(Recovery::Attach(station));
+            }
+        }
+        if self.random.chance(500) {
+            self.sites[site].cm_seed = self.random.word();
+        }
+        let guid = self.fabric.query_port(self.sites[site].port).map_or(0, |port| port.guid);
+        self.sites[site].forget_connections(guid);
+    }
+
     /// An interface reported that it is detached: it is watched for a while, then removed.
     pub(super) fn retire(&mut self, station: usize) {
         let visit = self.visit(station);
@@ -245,6 +273,10 @@ impl World {
                     .set_capabilities(SaCapabilities { send_only_full_member });
             }
             Disturbance::SpuriousEvent => self.report_spurious_event(site),
+            Disturbance::HostCrash => self.crash_host(site),
+            Disturbance::ModeSwitch => self.switch_mode(station),
+            Disturbance::MtuChange => self.change_mtu(station),
+            Disturbance::QueuePairFailure => self.fail_queue_pair(station),
         }
     }
 
@@ -381,6 +413,24 @@ impl World {
         if let Some(status) = self.fabric.query_port(port) {
             let result = self.fabric.set_wedged(status.hca, is_wedged);
             debug_assert!(result.is_ok(), "the adapter exists");
+        }
+    }
+
+    fn switch_mode(&mut self, station: usize) {
+        let mode = match self.stations[station].mode {
+            Mode::Datagram => Mode::Connected,
+            Mode::Connected => Mode::Datagram,
+        };
+        if self.sites[self.stations[station].site].support.is_some() {
+            self.set_mode(station, mode);
+        }
+    }
+
+    fn change_mtu(&mut self, station: usize) {
+        let support = self.sites[self.stations[station].site].support;
+        if let Some(support) = support {
+            let mtu = self.random.within(MTU_MIN as u64..=support.mtu_max as u64) as usize;
+            self.set_connected_mtu(station, mtu);
         }
     }
 

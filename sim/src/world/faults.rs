@@ -3,8 +3,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use fabric::mad::cm::RejectReason;
+
 use crate::random::Random;
-use crate::rules::{Odds, Rules};
+use crate::rules::{ConnectedOdds, Odds, Rules};
 
 /// Times as long that a straggler takes.
 const STRAGGLER_FACTOR: u32 = 10;
@@ -13,12 +15,15 @@ const STRAGGLER_FACTOR: u32 = 10;
 #[derive(Debug)]
 pub(super) struct Faults {
     odds: Odds,
+    connected: ConnectedOdds,
     latency: RangeInclusive<Duration>,
     action_delay: RangeInclusive<Duration>,
     is_on: bool,
     flight: Random,
     calls: Random,
     delays: Random,
+    connections: Random,
+    bugs: Random,
 }
 
 /// What becomes of a packet on the wire.
@@ -36,12 +41,15 @@ impl Faults {
     pub(super) fn new(rules: &Rules, random: &mut Random) -> Self {
         Self {
             odds: rules.odds,
+            connected: rules.connected.map(|connected| connected.odds).unwrap_or_default(),
             latency: rules.latency.clone(),
             action_delay: rules.action_delay.clone(),
             is_on: true,
             flight: random.split(),
             calls: random.split(),
             delays: random.split(),
+            connections: random.split(),
+            bugs: random.split(),
         }
     }
 
@@ -50,12 +58,17 @@ impl Faults {
         self.is_on = false;
     }
 
-    pub(super) fn flight(&mut self) -> Flight {
-        if self.is_on && self.flight.chance(self.odds.loss) {
+    pub(super) fn flight(&mut self, is_connected: bool) -> Flight {
+        let (loss, duplicate) = if is_connected {
+            (self.connected.loss, self.connected.duplicate)
+        } else {
+            (self.odds.loss, self.odds.duplicate)
+        };
+        if self.is_on && self.flight.chance(loss) {
             return Flight::Lost;
         }
         let first = self.latency();
-        if self.is_on && self.flight.chance(self.odds.duplicate) {
+        if self.is_on && self.flight.chance(duplicate) {
             return Flight::ArrivesTwice(first, self.latency());
         }
         Flight::Arrives(first)
@@ -88,6 +101,30 @@ impl Faults {
 
     pub(super) fn fails_verb(&mut self) -> bool {
         self.is_on && self.calls.chance(self.odds.verb_failure)
+    }
+
+    /// Whether a message of communication management is lost.
+    pub(super) fn loses_cm_message(&mut self) -> bool {
+        self.is_on && self.connections.chance(self.connected.cm_loss)
+    }
+
+    /// Why a peer is refused that is not to be refused for any reason of its own.
+    pub(super) fn refusal(&mut self) -> Option<RejectReason> {
+        if self.is_on && self.connections.chance(self.connected.cm_refusal) {
+            self.connections.pick(RejectReason::ALL).copied()
+        } else {
+            None
+        }
+    }
+
+    /// Whether the adapter says nothing of having taken its last receive.
+    pub(super) fn loses_last_wqe(&mut self) -> bool {
+        self.is_on && self.connections.chance(self.connected.last_wqe_loss)
+    }
+
+    /// Whether a planted bug shows that does not show always.
+    pub(super) fn is_bug_due(&mut self) -> bool {
+        self.bugs.chance(100)
     }
 
     fn latency(&mut self) -> Duration {

@@ -1,19 +1,21 @@
 //! The stacks of the hosts: what they send and what reaches them.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use fabric::packet::Packet;
 use ipoib_rs::ib::{Gid, Qpn};
-use ipoib_rs::interface::Interface;
+use ipoib_rs::interface::{Interface, Mode};
+use ipoib_rs::limits::CONNECTED_MTU_MAX;
 use ipoib_rs::packet::PacketBuf;
 use ipoib_rs::wire::{AddressFlags, EtherType, LinkAddress};
 
 use super::build::address_of;
-use super::pings::{Lane, Version};
+use super::pings::{Lane, Size, Version};
 use super::{Item, World, checker};
 use crate::host::Frame;
-use crate::host::wire::{Echo, EchoKind, IpHeader, TooBig};
+use crate::host::wire::{Echo, EchoKind, IPV6_HEADER_BYTES, IpHeader, TooBig};
 use crate::swarm::Planted;
 use crate::trace::Kind;
 use crate::traffic;
@@ -32,7 +34,23 @@ enum Sending {
     Garbage,
     NewGroup,
     ChangedGroups,
+    Large,
+    LargeBurst,
+    LargePing,
+    FlippedAddress,
 }
+
+/// What a host sends beside that in a world with connections.
+const SENDINGS_CONNECTED: [Sending; 8] = [
+    Sending::Ping,
+    Sending::Large,
+    Sending::Large,
+    Sending::Large,
+    Sending::LargeBurst,
+    Sending::LargePing,
+    Sending::LargePing,
+    Sending::FlippedAddress,
+];
 
 /// The choices, frequent ones several times.
 const SENDINGS: [Sending; 17] = [
@@ -57,6 +75,8 @@ const SENDINGS: [Sending; 17] = [
 
 /// The payload of the largest UDP datagram with its UDP header.
 const DATAGRAM_BYTES_MAX: usize = 65_515;
+/// Large datagrams that are sent at once, at most.
+const LARGE_BURST_MAX: u64 = 8;
 /// The smallest MTU that hosts cut their datagrams for.
 const HOST_MTU: usize = 2_044;
 /// What a failure tells of a world that is not well.
@@ -71,14 +91,16 @@ impl World {
     /// Sends an echo request of `bytes` bytes along a lane.
     pub fn ping(&mut self, lane: Lane, bytes: usize) {
         let addresses = self.addresses_of(lane);
-        let echo = self.pings.send(lane);
+        let size = if bytes <= HOST_MTU { Size::Small } else { Size::Large };
+        let echo = self.pings.send(lane, size);
         let packet = traffic::ping(self.fabric.pool_mut(), addresses, bytes, echo);
         self.send(lane.from, packet);
     }
 
     /// Answers that reached the sender since the world was healed, or since it began.
     pub fn answers(&self, lane: Lane) -> u64 {
-        self.pings.answered_lately(lane)
+        let sizes = [Size::Small, Size::Large];
+        sizes.map(|size| self.pings.answered_lately(lane, size)).iter().sum()
     }
 
     /// Every direction between two stations of one partition, in both versions of IP.
@@ -103,7 +125,9 @@ impl World {
             return;
         }
         let lanes = self.lanes();
-        let sending = self.random.pick(&SENDINGS).copied();
+        let has_connections = self.rules.connected.is_some() && self.random.chance(500);
+        let sendings: &[Sending] = if has_connections { &SENDINGS_CONNECTED } else { &SENDINGS };
+        let sending = self.random.pick(sendings).copied();
         let lane = self.random.pick(&lanes).copied();
         if let (Some(sending), Some(lane)) = (sending, lane) {
             let words = [sending as u64, lane.from as u64, lane.to as u64];
@@ -114,7 +138,7 @@ impl World {
     }
 
     fn make_sending(&mut self, sending: Sending, lane: Lane) {
-        let (source, destination) = self.addresses_of(lane);
+        let (source, _) = self.addresses_of(lane);
         match sending {
             Sending::Ping => {
                 let bytes = self.random.within(56..=HOST_MTU as u64) as usize;
@@ -125,7 +149,7 @@ impl World {
                     Version::V4 => IpAddr::from(Ipv4Addr::new(224, 0, 0, 1)),
                     Version::V6 => Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1).into(),
                 };
-                let echo = self.pings.send(lane);
+                let echo = self.pings.send(lane, Size::Small);
                 let pair = (source, everybody);
                 let packet = traffic::ping(self.fabric.pool_mut(), pair, 100, echo);
                 self.send(lane.from, packet);
@@ -133,12 +157,23 @@ impl World {
             Sending::Burst => self.send_burst(lane),
             Sending::Oversize => {
                 let bytes = self.oversize();
-                let dont_fragment = self.random.chance(500);
-                let pair = (source, destination);
-                let pool = self.fabric.pool_mut();
-                let packet = traffic::datagram(pool, pair, bytes, dont_fragment);
-                self.send(lane.from, packet);
+                self.send_datagram(lane, bytes);
             }
+            Sending::Large => {
+                let bytes = self.large();
+                self.send_datagram(lane, bytes);
+            }
+            Sending::LargeBurst => {
+                for _ in 0..self.random.within(2..=LARGE_BURST_MAX) {
+                    let bytes = self.large();
+                    self.send_datagram(lane, bytes);
+                }
+            }
+            Sending::LargePing => {
+                let bytes = self.large();
+                self.ping(lane, bytes);
+            }
+            Sending::FlippedAddress => self.send_to_flipped_address(lane),
             Sending::OversizeGroup => self.send_to_group(lane, 5_000),
             Sending::NewGroup => self.send_to_group(lane, 500),
             Sending::UnknownHost => {
@@ -169,6 +204,56 @@ impl World {
     fn oversize(&mut self) -> usize {
         let bytes_max = if self.random.chance(500) { HOST_MTU + 8 } else { 9_000 };
         self.random.within(HOST_MTU as u64 + 1..=bytes_max as u64) as usize
+    }
+
+    /// A length that only connections carry whole, and now and then one that they do not either.
+    fn large(&mut self) -> usize {
+        match self.random.below(4) {
+            0 => self.random.within(HOST_MTU as u64 + 1..=12_380) as usize,
+            1 => self.random.within(CONNECTED_MTU_MAX as u64 - 8..=u16::MAX.into()) as usize,
+            _ => self.random.within(HOST_MTU as u64 + 1..=CONNECTED_MTU_MAX as u64) as usize,
+        }
+    }
+
+    fn send_datagram(&mut self, lane: Lane, bytes: usize) {
+        let pair = self.addresses_of(lane);
+        let dont_fragment = self.random.chance(500);
+        let packet = traffic::datagram(self.fabric.pool_mut(), pair, bytes, dont_fragment);
+        let packet = packet.map(|mut packet| {
+            // Tells it from all others.
+            let serial = self.random.word().to_le_bytes();
+            packet.bytes_mut()[IPV6_HEADER_BYTES..][..serial.len()].copy_from_slice(&serial);
+            packet
+        });
+        self.send(lane.from, packet);
+    }
+
+    /// A packet to the address of a neighbour as it is not, or not any more: with another queue
+    /// pair, or with the other flags.
+    fn send_to_flipped_address(&mut self, lane: Lane) {
+        let Some(address) = self.interface(lane.to).map(Interface::address) else {
+            return;
+        };
+        let to = if self.random.chance(800) {
+            let flags = address.flags().symmetric_difference(AddressFlags::RC);
+            LinkAddress::new(flags, address.qpn(), address.gid())
+        } else {
+            let number = self.random.within(2..=0xFF_FFFE) as u32;
+            let qpn = Qpn::new(number).unwrap_or(address.qpn());
+            LinkAddress::new(address.flags(), qpn, address.gid())
+        };
+        let bytes = self.large();
+        let pair = self.addresses_of(lane);
+        let dont_fragment = self.random.chance(500);
+        let packet = traffic::datagram(self.fabric.pool_mut(), pair, bytes, dont_fragment);
+        if let Some(packet) = packet {
+            let protocol = match lane.version {
+                Version::V4 => EtherType::IPV4,
+                Version::V6 => EtherType::IPV6,
+            };
+            let frame = Frame { to, protocol, packet };
+            self.with_station(lane.from, |station, ground| station.transmit_frame(ground, frame));
+        }
     }
 
     /// The fragments of a large datagram, all at once.
@@ -336,13 +421,46 @@ impl World {
 
     /// What is not well, for people.
     pub fn ailments(&self) -> Vec<String> {
-        let stations = self.stations.iter().flat_map(|station| station.ailments());
+        let stations = self.stations.iter().flat_map(|station| station.ailments(&self.fabric));
         let lanes = self
             .lanes()
             .into_iter()
             .filter(|&lane| self.answers(lane) == 0)
             .map(|lane| format!("{lane:?} is not answered"));
-        stations.chain(lanes).collect()
+        let wide = self.wide_lanes().into_iter().filter(|&lane| !self.is_proven_wide(lane));
+        let wide = wide.map(|lane| {
+            let rows: Vec<_> =
+                self.interface(lane.from).into_iter().flat_map(Interface::neighbors).collect();
+            format!("{lane:?} carries no large packets; the neighbours are {rows:?}")
+        });
+        stations.chain(lanes).chain(wide).collect()
+    }
+
+    fn is_proven_wide(&self, lane: Lane) -> bool {
+        self.pings.answered_lately(lane, Size::Large) > 0
+    }
+
+    /// The lanes that large packets must pass: both ends are in connected mode, and have room for
+    /// connections with all others that are.
+    fn wide_lanes(&self) -> Vec<Lane> {
+        let lanes = self.lanes();
+        let (limits, is_connected) = (&self.rules.limits, |station: usize| {
+            self.interface(station).is_some_and(|interface| interface.mode() == Mode::Connected)
+        });
+        let has_room = |station: usize| {
+            let peers = lanes.iter().filter(|lane| lane.from == station && is_connected(lane.to));
+            let peers = peers.map(|lane| lane.to).collect::<BTreeSet<_>>().len() as u32;
+            let support = self.sites[self.stations[station].site].support;
+            let incoming_max = match support {
+                Some(support) if support.shares_receives => limits.incoming_max,
+                Some(_) | None => limits.incoming_unshared_max.min(limits.incoming_max),
+            };
+            peers <= limits.outgoing_max.min(incoming_max)
+        };
+        let is_wide = |lane: &Lane| {
+            [lane.from, lane.to].into_iter().all(|one| is_connected(one) && has_room(one))
+        };
+        lanes.iter().copied().filter(is_wide).collect()
     }
 
     /// Pings along every lane that was not answered since the world was healed.
@@ -352,6 +470,20 @@ impl World {
                 self.ping(lane, 84);
             }
         }
+        for lane in self.wide_lanes() {
+            if !self.is_proven_wide(lane) {
+                let mtu = |station| self.interface(station).map_or(0, Interface::mtu);
+                let bytes = mtu(lane.from).min(mtu(lane.to));
+                self.large_ping(lane, bytes);
+            }
+        }
+    }
+
+    fn large_ping(&mut self, lane: Lane, bytes: usize) {
+        let echo = self.pings.send(lane, Size::Large);
+        let addresses = self.addresses_of(lane);
+        let packet = traffic::ping(self.fabric.pool_mut(), addresses, bytes, echo);
+        self.send(lane.from, packet);
     }
 
     /// Puts everything right and pings until everything works, for at most `span`. What does not by
@@ -399,15 +531,26 @@ impl World {
         }
     }
 
-    /// Whether no interface is left.
+    /// Whether no interface is left, and no connection has a name.
     fn is_closed(&self) -> bool {
         self.stations.iter().all(|station| station.attached.is_none())
+            && self.sites.iter().all(|site| site.cm.connections_len() == 0)
     }
 
     /// Adds every counter to the trace, so that two runs are compared by them as well.
     pub fn record_counters(&mut self) {
         for station in &self.stations {
             for (name, value) in station.host.counters().iter() {
+                *self.totals.entry(name).or_default() += value;
+            }
+        }
+        for station in &self.stations {
+            for (&name, value) in &station.failures {
+                *self.totals.entry(name).or_default() += value;
+            }
+        }
+        for site in &self.sites {
+            for (name, value) in site.cm_totals() {
                 *self.totals.entry(name).or_default() += value;
             }
         }

@@ -5,12 +5,12 @@
 //! [`fabric`]'s node, because it also watches: it notes every call that the interface makes, can
 //! refuse each of them, and compares what goes in with what comes out.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fabric::cq::Outcome;
+use fabric::cq::{Completion, Outcome, WorkError};
 use fabric::gsi::{AgentId, Gsi, Role};
 use fabric::packet::Packet;
-use fabric::port::PortId;
+use fabric::qp::QpChange;
 use fabric::sa::{Answer, Client};
 use fabric::{CreateError, Fabric};
 use ipoib_rs::action::{Action, OpId, SaError, VerbError};
@@ -23,8 +23,11 @@ use ipoib_rs::pump::{self, Shell};
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::Scope;
 
-use super::adapter::{Adapter, Queues, Records, identity};
+use super::adapter::{Adapter, Held, Posted, Queues, Records, TooBig, identity};
+use super::checker::neighbors::{self, Log};
 use super::faults::Faults;
+use super::site::Site;
+use super::streams::Streams;
 use crate::host::{Frame, Host};
 use crate::swarm::Planted;
 
@@ -32,13 +35,6 @@ use crate::swarm::Planted;
 const WAITING_FRAMES_MAX: usize = 128;
 /// Requests to the SA that may be under way for one interface.
 const SA_REQUESTS_MAX: usize = 512;
-
-/// The port that a station is on, with its management datagrams.
-#[derive(Debug)]
-pub(super) struct Site {
-    pub(super) port: PortId,
-    pub(super) gsi: Gsi,
-}
 
 /// A host and its interface.
 #[derive(Debug)]
@@ -48,6 +44,8 @@ pub(super) struct Station {
     /// The partition of a child; `None` for the interface of the port itself.
     pub(super) pkey: Option<Pkey>,
     pub(super) host: Host,
+    /// The mode that its admin wants.
+    pub(super) mode: Mode,
     agent: AgentId,
     client: Client<OpId>,
     /// Counts attachments: what was meant for an earlier one is ignored.
@@ -55,6 +53,8 @@ pub(super) struct Station {
     pub(super) attached: Option<Attached>,
     /// Frames dropped because too many waited.
     pub(super) frames_overrun: u64,
+    /// How often adapters failed by themselves, by the reason.
+    pub(super) failures: BTreeMap<&'static str, u64>,
 }
 
 /// What exists from attach to detach.
@@ -74,6 +74,9 @@ pub(super) struct Attached {
     pub(super) is_link_reported_up: bool,
     pub(super) actions: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,
+    pub(super) log: Log,
+    /// The length of a shared receive queue.
+    shared_receives_wanted: usize,
 }
 
 /// What a station works on.
@@ -82,6 +85,7 @@ pub(super) struct Ground<'a> {
     pub(super) fabric: &'a mut Fabric,
     pub(super) faults: &'a mut Faults,
     pub(super) site: &'a mut Site,
+    pub(super) streams: &'a mut Streams,
     pub(super) planted: Option<Planted>,
 }
 
@@ -92,6 +96,7 @@ impl Station {
         site: usize,
         pkey: Option<Pkey>,
         host: Host,
+        mode: Mode,
         gsi: &mut Gsi,
     ) -> Result<Self, CreateError> {
         let agent = gsi.register(Role::Client)?;
@@ -102,11 +107,16 @@ impl Station {
             site,
             pkey,
             host,
+            mode,
             agent,
             client,
             epoch: 0,
             attached: None,
             frames_overrun: 0,
+            failures: BTreeMap::from([
+                ("adapter_retry_exceeded", 0),
+                ("adapter_rnr_retry_exceeded", 0),
+            ]),
         })
     }
 
@@ -120,22 +130,22 @@ impl Station {
         self.epoch += 1;
         let Ground { fabric, site, .. } = ground;
         let port = fabric.port_attributes(site.port, self.pkey).ok_or(CreateError::Unknown)?;
-        let adapter = Adapter::open(fabric, site.port, &limits, self.index as u64)?;
+        let adapter = Adapter::open(fabric, site, &limits, self.index as u64)?;
         let config = Config {
             qpn: adapter.qpn(),
             port,
             scope: Scope::LINK_LOCAL,
-            mode: Mode::Datagram,
-            // The adapters of this world have no reliable connections.
-            connected: None,
+            mode: self.mode,
+            connected: site.support,
             seed,
             limits,
         };
         let interface = Interface::attach(config).map_err(|_| CreateError::OutOfMemory)?;
+        let connected_mtu = site.support.map_or(0, |support| support.mtu_max);
         self.attached = Some(Attached {
             interface,
             adapter,
-            records: Records::default(),
+            records: Records { connected_mtu, ..Records::default() },
             waiting: VecDeque::new(),
             port_seen: port,
             operations: BTreeSet::new(),
@@ -143,6 +153,8 @@ impl Station {
             is_link_reported_up: false,
             actions: VecDeque::new(),
             events: VecDeque::new(),
+            log: Log::default(),
+            shared_receives_wanted: limits.shared_receive_queue_len as usize,
         });
         self.follow_link(ground);
         Ok(())
@@ -190,8 +202,12 @@ impl Station {
             now: ground.now,
             fabric: ground.fabric,
             faults: ground.faults,
+            streams: ground.streams,
+            planted: ground.planted,
         };
-        Some(pump::pump(&mut shell, feed))
+        let result = pump::pump(&mut shell, feed);
+        attached.log.forget_gone(&attached.interface);
+        Some(result)
     }
 
     pub(super) fn handle_port_event(&mut self, ground: &mut Ground<'_>, event: PortEvent) {
@@ -214,24 +230,48 @@ impl Station {
             let Some(attached) = &mut self.attached else {
                 return false;
             };
-            let cqs = attached.adapter.cqs();
-            let completion = cqs.into_iter().find_map(|cq| ground.fabric.poll_cq(cq));
-            let Some(completion) = completion else {
+            let mut cqs = attached.adapter.cqs();
+            let completion = cqs.find_map(|cq| Some((cq, ground.fabric.poll_cq(cq)?)));
+            let Some((cq, completion)) = completion else {
                 return attached.adapter.arm(ground.fabric);
             };
+            if attached.adapter.is_connected_cq(cq) {
+                self.feed_connected(ground, completion);
+                continue;
+            }
             let is_send = matches!(completion.outcome, Outcome::Sent);
-            self.feed_completion(ground, completion.wr_id, completion.outcome);
+            let wr_id = completion.wr_id;
+            self.feed_completion(ground, completion);
             if is_send && ground.planted == Some(Planted::DoubleCompletion) {
-                self.feed_send(ground, completion.wr_id, CompletionStatus::Success);
+                self.feed_send(ground, wr_id, CompletionStatus::Success);
             }
         }
         true
     }
 
-    fn feed_completion(&mut self, ground: &mut Ground<'_>, wr_id: u64, outcome: Outcome) {
+    /// Counts a failure of the adapter's own, so that a swarm shows what it met.
+    fn count_failure(&mut self, error: WorkError) {
+        let name = match error {
+            WorkError::RetryExceeded => "adapter_retry_exceeded",
+            WorkError::RnrRetryExceeded => "adapter_rnr_retry_exceeded",
+            WorkError::Flushed
+            | WorkError::LocalLength
+            | WorkError::LocalQpOperation
+            | WorkError::RemoteInvalidRequest => return,
+        };
+        *self.failures.entry(name).or_default() += 1;
+    }
+
+    fn feed_completion(&mut self, ground: &mut Ground<'_>, completion: Completion) {
+        let Completion { qp, wr_id, outcome, .. } = completion;
         let now = ground.now;
         match outcome {
             Outcome::Sent if ground.faults.fails_completion() => {
+                let posted = self.attached.as_ref().and_then(|one| one.adapter.posted.get(&wr_id));
+                if let Some(Posted::Message(_)) = posted {
+                    // A message that fails takes the queue pair with it (IBA 10.3.1).
+                    let _ = ground.fabric.modify_qp(qp, &QpChange::Error);
+                }
                 self.feed_send(ground, wr_id, CompletionStatus::Failed);
             }
             Outcome::Received(arrival) if ground.faults.fails_completion() => {
@@ -241,7 +281,10 @@ impl Station {
                 });
             }
             Outcome::Sent => self.feed_send(ground, wr_id, CompletionStatus::Success),
-            Outcome::SendFailed(error) => self.feed_send(ground, wr_id, error.into()),
+            Outcome::SendFailed(error) => {
+                self.count_failure(error);
+                self.feed_send(ground, wr_id, error.into());
+            }
             Outcome::Received(arrival) => {
                 let receive = Receive {
                     packet: arrival.packet,
@@ -332,7 +375,7 @@ impl Station {
         }
         let identity = identity(&packet);
         let refused = self.pump(ground, |interface, queues| {
-            queues.records.held.insert(identity, now);
+            queues.records.held.insert(identity, Held { since: now, to });
             interface.handle_transmit(now, &to, protocol, packet, queues)
         });
         if let (Some(Err(RingFull(packet))), Some(attached)) = (refused, &mut self.attached) {
@@ -356,8 +399,28 @@ impl Station {
         }
     }
 
+    /// The host stops without a word: nobody is told, nothing is waited for.
+    pub(super) fn crash(&mut self, ground: &mut Ground<'_>) {
+        let now = ground.now;
+        // What waits comes out; what follows from that is not carried out.
+        self.pump(ground, |interface, queues| interface.handle_detach(now, queues));
+        self.host.clear(ground.fabric.pool_mut());
+        self.epoch += 1;
+        let Some(attached) = self.attached.take() else {
+            return;
+        };
+        for op in attached.operations {
+            self.client.cancel(op);
+        }
+        for frame in attached.waiting {
+            ground.fabric.pool_mut().free(frame.packet);
+        }
+        let is_closed = attached.adapter.close(ground.fabric);
+        debug_assert!(is_closed, "nobody else uses what it has");
+    }
+
     /// What is not well with this station, for people.
-    pub(super) fn ailments(&self) -> Vec<String> {
+    pub(super) fn ailments(&self, fabric: &Fabric) -> Vec<String> {
         let index = self.index;
         let Some(attached) = &self.attached else {
             return vec![format!("station {index} is not attached")];
@@ -367,6 +430,10 @@ impl Station {
         if !interface.is_link_up() {
             let state = interface.state_name();
             ailments.push(format!("station {index} has no carrier: it is {state}"));
+        }
+        if let Some((there, wanted)) = self.shared_receives(fabric).filter(|(a, b)| a < b) {
+            let what = format!("station {index} has {there} shared receives and not {wanted}");
+            ailments.push(what);
         }
         let queued = interface.packets_queued() as usize + attached.waiting.len();
         if queued > 0 {
@@ -383,9 +450,22 @@ impl Station {
         ailments
     }
 
+    /// The receives on the shared queue, and how many there should be, while a connection needs
+    /// them.
+    fn shared_receives(&self, fabric: &Fabric) -> Option<(usize, usize)> {
+        let attached = self.attached.as_ref()?;
+        let srq = attached.adapter.links.as_ref()?.srq?;
+        let is_needed = attached.interface.incoming().any(|row| row.state == "connected");
+        let wanted = attached.shared_receives_wanted;
+        is_needed.then_some((fabric.srq_len(srq)?, wanted))
+    }
+
     /// Carries out an action.
     pub(super) fn execute(&mut self, ground: &mut Ground<'_>, action: Action) {
         let now = ground.now;
+        if self.is_kept_by_bug(ground, &action) {
+            return;
+        }
         match action {
             Action::AttachGroup { .. }
             | Action::CreateAddressHandle { .. }
@@ -422,13 +502,18 @@ impl Station {
             | Action::Listen { .. }
             | Action::OpenConnection { .. }
             | Action::PostDrainMarker { .. }
-            | Action::Unlisten { .. } => {
-                if let Some(attached) = &mut self.attached {
-                    let misdeed = format!("{action:?} of an adapter without connections");
-                    attached.records.misdeeds.push(misdeed);
-                }
-            }
+            | Action::Unlisten { .. } => self.execute_connected(ground, action),
         }
+    }
+
+    /// A bug to be found: a connection that failed is not destroyed.
+    fn is_kept_by_bug(&self, ground: &Ground<'_>, action: &Action) -> bool {
+        let Action::DestroyConnection { connection, .. } = *action else {
+            return false;
+        };
+        let link = self.links().and_then(|links| links.get(connection));
+        let has_failed = link.is_some_and(|link| link.erred_at.is_some());
+        has_failed && ground.planted == Some(Planted::StuckDrain)
     }
 
     fn execute_verb(&mut self, ground: &mut Ground<'_>, action: Action) {
@@ -464,7 +549,7 @@ impl Station {
             }
             Action::DestroyAddressHandle { op, handle } => {
                 // A send may read its handle until it completes (IBA 11.2.3.4).
-                if adapter.posted.values().any(|&used| used == handle) {
+                if adapter.posted.values().any(|&used| used == Posted::Datagram(handle)) {
                     let misdeed = format!("destroyed {handle:?} under a posted send");
                     attached.records.misdeeds.push(misdeed);
                 }
@@ -494,7 +579,18 @@ impl Station {
             | Action::Unlisten { .. }
             | Action::WakeSendQueue => return,
         };
-        attached.operations.remove(&op);
+        self.feed_result(ground, op, result);
+    }
+
+    pub(super) fn feed_result(
+        &mut self,
+        ground: &mut Ground<'_>,
+        op: OpId,
+        result: Result<(), VerbError>,
+    ) {
+        if let Some(attached) = &mut self.attached {
+            attached.operations.remove(&op);
+        }
         let now = ground.now;
         self.pump(ground, |interface, queues| {
             interface.handle_verb_result(now, op, result, queues);
@@ -545,6 +641,8 @@ struct Locked<'a> {
     now: Instant,
     fabric: &'a mut Fabric,
     faults: &'a mut Faults,
+    streams: &'a mut Streams,
+    planted: Option<Planted>,
 }
 
 impl Shell for Locked<'_> {
@@ -560,30 +658,51 @@ impl Shell for Locked<'_> {
             fabric: self.fabric,
             faults: self.faults,
             records: &mut self.attached.records,
+            streams: self.streams,
+            planted: self.planted,
         };
         feed(&mut self.attached.interface, &mut queues)
     }
 
     fn release_packets(&mut self) {
-        let records = &mut self.attached.records;
+        let Attached { records, interface, .. } = &mut *self.attached;
         while let Some((packet, delivery)) = records.delivered.pop_front() {
             self.host.receive(self.now, packet, delivery, self.fabric.pool_mut());
         }
-        while let Some((packet, mtu)) = records.too_big.pop_front() {
+        while let Some(TooBig { packet, mtu, to }) = records.too_big.pop_front() {
+            if let Some(to) = to
+                && let Err(what) = neighbors::check_reported(interface, &to, mtu)
+            {
+                records.misdeeds.push(what);
+            }
             self.host.handle_too_big(packet, mtu, self.fabric.pool_mut());
         }
     }
 
     fn observe(&mut self, event: Event) {
+        let again = self.planted == Some(Planted::Repetition);
+        for _ in 0..1 + u32::from(again) {
+            if let Err(what) = self.attached.log.on_event(&event) {
+                self.attached.records.misdeeds.push(what);
+            }
+        }
         self.attached.events.push_back(event);
     }
 
-    fn execute(&mut self, action: Action) {
+    fn execute(&mut self, mut action: Action) {
+        if self.planted == Some(Planted::WrongService)
+            && let Action::OpenConnection { request, .. } = &mut action
+        {
+            request.service.0 ^= 1 << 23;
+        }
         if self.attached.adapter.is_retired {
             self.attached
                 .records
                 .misdeeds
                 .push(format!("{action:?} after the interface reported that it is detached"));
+        }
+        if let Err(what) = neighbors::check_action(&self.attached.interface, &action) {
+            self.attached.records.misdeeds.push(what);
         }
         let is_answered = !matches!(action, Action::CancelQuery { .. });
         if let Some(op) = action.operation().filter(|_| is_answered)
@@ -595,6 +714,9 @@ impl Shell for Locked<'_> {
     }
 
     fn schedule(&mut self, deadline: Option<Instant>) {
-        self.attached.deadline = deadline;
+        self.attached.deadline = match self.planted {
+            Some(Planted::LostTimer) if self.faults.is_bug_due() => None,
+            Some(_) | None => deadline,
+        };
     }
 }

@@ -44,20 +44,30 @@ impl<B: PacketBuf> Interface<B> {
             return self.refuse(RejectReason::ConsumerReject);
         }
         let peer = Peer { gid, qpn: peer.qpn };
-        let superseded = self.connections.live_from(peer);
-        // Report C7: without a shared queue every connection needs receives of its own.
         let in_use = self.connections.incoming.iter().filter(|(_, one)| one.state.is_in_use());
-        let in_use = in_use.count() as u32;
-        if superseded.is_none() && in_use >= self.incoming_max() {
-            return self.refuse(RejectReason::NoResources);
+        // Report C7: without a shared queue every connection needs receives of its own.
+        let is_full = in_use.count() as u32 >= self.incoming_max();
+        let mut superseded = self.connections.live_from(peer);
+        if superseded.is_none() && is_full {
+            // A host that starts anew has another queue pair, and ends nothing that it had before:
+            // that would fill the table until the reaper comes.
+            superseded = self.connections.dispensable_for(gid, now);
+            if superseded.is_none() {
+                return self.refuse(RejectReason::NoResources);
+            }
         }
         // A peer that asks again and again, as one that restarts does, holds at most two.
         self.close_lingering(|lingering| lingering == peer);
         let state = IncomingState::AcceptWanted(id);
         let incoming = Incoming { peer, state, operation: 0, receives_posted: 0, used_at: now };
         let Ok(place) = self.connections.incoming.insert(incoming) else {
-            // The peer that asks comes before those that were told to go.
+            // The peer that asks comes before those that were told to go, and before what it has
+            // forgotten.
             self.close_lingering(|_| true);
+            if let Some(old) = superseded {
+                self.counters.count(Counter::AcceptsSuperseded);
+                self.close_incoming(old);
+            }
             return self.refuse(RejectReason::NoResources);
         };
         if let Some(old) = superseded {

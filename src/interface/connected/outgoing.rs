@@ -24,7 +24,7 @@ impl<B: PacketBuf> Interface<B> {
     /// is full.
     pub(super) fn connection_of(&mut self, now: Instant, path: u32) -> Option<u32> {
         let existing = self.paths.get(path)?.connection;
-        let Some(place) = existing else { return self.insert_outgoing(path) };
+        let Some(place) = existing else { return self.insert_outgoing(now, path) };
         let state = self.connections.outgoing.get(place)?.state;
         if let OutgoingState::BackingOff { attempt, retry_at } = state
             && retry_at <= now
@@ -34,7 +34,10 @@ impl<B: PacketBuf> Interface<B> {
         Some(place)
     }
 
-    fn insert_outgoing(&mut self, path: u32) -> Option<u32> {
+    fn insert_outgoing(&mut self, now: Instant, path: u32) -> Option<u32> {
+        if self.connections.outgoing.is_full() {
+            self.forget_unused_outgoing(now);
+        }
         let outgoing = Outgoing {
             path: Some(path),
             state: OutgoingState::OpenWanted { attempt: 0 },
@@ -49,6 +52,21 @@ impl<B: PacketBuf> Interface<B> {
         self.paths.get_mut(path)?.connection = Some(place);
         self.push_work(Target::Outgoing(place));
         Some(place)
+    }
+
+    /// Makes room in the table: a neighbour that refused a connection, and that nobody has sent
+    /// anything to since it could have been asked again, needs none.
+    fn forget_unused_outgoing(&mut self, now: Instant) {
+        let unused = self.connections.outgoing.iter().filter_map(|(place, outgoing)| {
+            let OutgoingState::BackingOff { retry_at, .. } = outgoing.state else { return None };
+            (retry_at <= now && outgoing.queue.is_empty()).then_some((retry_at, place))
+        });
+        let Some((_, place)) = unused.min() else { return };
+        let path = self.connections.outgoing.get(place).and_then(|outgoing| outgoing.path);
+        if let Some(path) = path.and_then(|path| self.paths.get_mut(path)) {
+            path.connection = None;
+        }
+        self.forget_outgoing(place);
     }
 
     /// The only way to change the state of an outgoing connection.
@@ -121,7 +139,7 @@ impl<B: PacketBuf> Interface<B> {
             self.counters.count(Counter::StaleAnswers);
             return;
         };
-        match (state, answer.and_then(|peer| self.mtu_towards(peer))) {
+        match (state, answer.and_then(|peer| self.mtu_of_peer(peer))) {
             (OutgoingState::Opening { .. }, Ok(mtu)) => {
                 self.counters.count(Counter::Connected);
                 self.enter_outgoing(place, OutgoingState::Live { mtu });
@@ -148,16 +166,21 @@ impl<B: PacketBuf> Interface<B> {
         }
     }
 
-    /// What may be sent to a peer: never more than it says, never more than this interface's own
-    /// limit. A connection that carries less than a datagram does would lose what could be sent.
-    fn mtu_towards(&self, peer: ConnectionParameters) -> Result<usize, ConnectError> {
-        let theirs = (peer.receive_mtu as usize).saturating_sub(ENCAPSULATION_BYTES);
-        let mtu = theirs.min(self.connected_mtu);
+    /// What a peer receives. A connection that carries less than a datagram does would lose what
+    /// could be sent.
+    fn mtu_of_peer(&self, peer: ConnectionParameters) -> Result<usize, ConnectError> {
+        let mtu = (peer.receive_mtu as usize).saturating_sub(ENCAPSULATION_BYTES);
         if mtu < self.datagram_mtu.min(self.connected_mtu) {
             Err(ConnectError::Unusable)
         } else {
             Ok(mtu)
         }
+    }
+
+    /// What may be sent to a peer that receives `mtu` bytes: never more than it says, never more
+    /// than this interface's own limit, which can change while the connection is there.
+    pub(in crate::interface) fn mtu_towards(&self, mtu: usize) -> usize {
+        mtu.min(self.connected_mtu)
     }
 
     /// The connection broke, or the peer ended it.

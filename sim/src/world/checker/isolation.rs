@@ -7,7 +7,8 @@ use fabric::Fabric;
 use ipoib_rs::ib::Pkey;
 use ipoib_rs::time::Instant;
 
-use crate::world::station::{Site, Station};
+use crate::world::site::Site;
+use crate::world::station::Station;
 
 /// How long a packet may lie in the queues of a receiver whose adapter withholds completions.
 const MEMORY: Duration = Duration::from_secs(6);

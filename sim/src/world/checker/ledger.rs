@@ -1,6 +1,7 @@
 //! Every buffer and every object has one owner, and in the end none.
 
 use crate::world::World;
+use crate::world::links::Links;
 use crate::world::station::Attached;
 
 /// The packets that are out are those that somebody holds; the fabric saw no violation.
@@ -11,6 +12,9 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     }
     if violations.missing_handles > 0 {
         return Err("an address handle was destroyed while a send used it".to_owned());
+    }
+    for site in 0..world.sites.len() {
+        check_queue_pairs(world, site)?;
     }
     let stations = world.stations.iter().map(|station| {
         let attached = station.attached.as_ref().map_or(0, |attached| {
@@ -27,17 +31,35 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     Ok(())
 }
 
+/// The queue pairs of an adapter are QP1, and those of the interfaces and their connections.
+fn check_queue_pairs(world: &World, site: usize) -> Result<(), String> {
+    let stations = world.stations.iter().filter(|station| station.site == site);
+    let attached = stations.filter_map(|station| station.attached.as_ref());
+    let known: usize = attached.map(|attached| 1 + connections(attached)).sum();
+    let there = world.fabric.qp_count(world.sites[site].hca);
+    if there == 1 + known {
+        return Ok(());
+    }
+    Err(format!("site {site} has {there} queue pairs, QP1 included, and {known} are in use"))
+}
+
+fn connections(attached: &Attached) -> usize {
+    attached.adapter.links.as_ref().map_or(0, Links::len)
+}
+
 /// A detached interface has given everything back.
 pub(super) fn check_removed(station: usize, attached: &Attached) -> Result<(), String> {
     let handles = attached.adapter.handles.len();
     let groups = attached.adapter.groups.len();
     let posted = attached.adapter.posted.len();
+    let links = connections(attached);
     let operations = &attached.operations;
     let queued = attached.interface.packets_queued();
-    if handles + groups + posted + operations.len() + queued as usize > 0 {
+    if handles + groups + posted + links + operations.len() + queued as usize > 0 {
         return Err(format!(
             "station {station} is detached with {handles} address handles, {groups} attached \
-             groups, {posted} posted sends, operations {operations:?} and {queued} queued packets"
+             groups, {posted} posted sends, {links} connections, operations {operations:?} and \
+             {queued} queued packets"
         ));
     }
     Ok(())
@@ -60,6 +82,16 @@ pub(super) fn check_closed(world: &mut World) -> Result<(), String> {
         let Some(status) = world.fabric.query_port(port) else {
             continue;
         };
+        let names = site.cm.connections_len();
+        let shared_queues = world.fabric.srq_count(site.hca);
+        if names + shared_queues + site.requests.len() > 0 {
+            return Err(format!(
+                "port {}: {names} connections have names, {shared_queues} shared queues and {} \
+                 requests are left",
+                port.index(),
+                site.requests.len()
+            ));
+        }
         let handles = world.fabric.ah_count(status.hca);
         let attachments = world.fabric.attachment_count(port);
         if handles + attachments > 0 {

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use ipoib_rs::limits::PENDING_MAX;
+use ipoib_rs::limits::{DRAIN_MAX, PENDING_MAX};
 use ipoib_rs::time::Instant;
 
+use crate::world::links::Links;
 use crate::world::station::Attached;
 
 /// How often the age of packets is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a packet may be held: for its path, and then for its connection.
+const HELD_MAX: Duration = Duration::from_nanos(2 * PENDING_MAX.as_nanos() as u64);
 /// What a packet may wait beyond its time.
 const SLACK: Duration = Duration::from_secs(1);
 
@@ -30,13 +33,26 @@ impl Patience {
         if now < self.look_at {
             return Ok(());
         }
-        let oldest = attached.records.held.values().min();
+        check_failed_links(now, attached)?;
+        let oldest = attached.records.held.values().map(|held| held.since).min();
         match oldest {
-            Some(&since) if now - since > PENDING_MAX + SLACK => {
+            Some(since) if now - since > HELD_MAX + SLACK => {
                 Err(format!("a packet was held for {:?}", now - since))
             }
             Some(_) | None => Ok(()),
         }
+    }
+}
+
+/// A connection whose queue pair failed is destroyed, whatever its adapter says or does not say.
+fn check_failed_links(now: Instant, attached: &Attached) -> Result<(), String> {
+    let links = attached.adapter.links.iter().flat_map(Links::iter);
+    let mut failed = links.filter_map(|(connection, link)| Some((connection, link.erred_at?)));
+    match failed.find(|&(_, erred_at)| now - erred_at > DRAIN_MAX + SLACK) {
+        Some((connection, erred_at)) => {
+            Err(format!("{connection:?} failed {:?} ago and is still there", now - erred_at))
+        }
+        None => Ok(()),
     }
 }
 
