@@ -20,7 +20,7 @@ mod hub;
 mod queues;
 mod reap;
 mod shell;
-mod todo;
+mod signals;
 
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -49,7 +49,6 @@ use control::Control;
 use hub::Hub;
 use queues::Queues;
 use reap::Reaper;
-use todo::Todo;
 
 /// The mutex of the core and the queues.
 #[derive(Debug)]
@@ -64,9 +63,8 @@ impl sync::Level for CoreLevel {
 pub(crate) struct Interface {
     pub(crate) net: NetInterface,
     core: Mutex<CoreLevel, Locked>,
-    todo: Todo,
     hardware: Hardware,
-    /// What the control thread is to look at, see [`todo::Signal`].
+    /// What the control thread is to look at, see [`signals`].
     signals: AtomicU32,
     control: Waker,
     reaper: Waker,
@@ -138,7 +136,7 @@ impl Attached {
         let watch = port.watch(watcher, may_sleep)?;
         interface.arm_queues();
         // What happened to the port before it was watched.
-        interface.signal(todo::PORT_CHANGED);
+        interface.signal(signals::PORT_CHANGED);
         Ok(Self { interface, hub, control, reaper, watch })
     }
 
@@ -154,7 +152,7 @@ impl Attached {
         let Self { interface, hub, control, reaper, watch } = self;
         // Nothing new from above ...
         interface.net.detach(may_sleep);
-        interface.pump(may_sleep, |core, path| core.handle_detach(time::now(), path));
+        interface.feed(may_sleep, |core, path| core.handle_detach(time::now(), path));
         let is_detached = interface.wait_until_detached(may_sleep);
         // ... nor from below.
         drop(watch);
@@ -219,11 +217,9 @@ impl Interface {
             may_sleep,
         )?;
         let queues = Queues::new(&hardware)?;
-        let todo = Todo::new(&hardware.limits)?;
         Ok(Self {
             net,
             core: Mutex::new(Locked { core, queues })?,
-            todo,
             hardware,
             signals: AtomicU32::new(0),
             control: control.clone(),

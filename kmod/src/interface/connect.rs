@@ -23,7 +23,7 @@ impl Interface {
             Action::OpenConnection { op, connection, request } => {
                 if self.open(op, connection, &request, may_sleep).is_err() {
                     let now = time::now();
-                    self.pump(may_sleep, |core, path| {
+                    self.feed(may_sleep, |core, path| {
                         let answer = Err(ConnectError::Unusable);
                         core.handle_connect_answer(now, op, answer, path);
                     });
@@ -63,7 +63,7 @@ impl Interface {
     /// A connection is over: the peer ended it, or its queue pair failed.
     pub(super) fn lose_connection(&self, connection: ConnectionId, context: &mut impl Context) {
         let now = time::now();
-        self.pump(context, |core, path| core.handle_connection_lost(now, connection, path));
+        self.feed(context, |core, path| core.handle_connection_lost(now, connection, path));
     }
 
     /// Sends a REQ. Its answer comes later.
@@ -186,7 +186,7 @@ impl Interface {
         // Only the control thread keeps a second reference, and it is here.
         if let Some(connection) = link.and_then(|link| Arc::into_inner(link.connection)) {
             let quiet = connection.close(may_sleep);
-            self.pump(may_sleep, |_, path| {
+            self.feed(may_sleep, |_, path| {
                 let super::queues::Path { queues, records, .. } = path;
                 queues.reclaim_connected(&quiet);
                 queues.reclaim_sends(&quiet, |packet| records.end(packet));

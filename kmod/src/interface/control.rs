@@ -14,7 +14,7 @@ use kpi::time;
 use kpi::worker::Work;
 
 use super::hub::PORT_EVENTS;
-use super::{Interface, todo};
+use super::{Interface, signals};
 
 /// The mutex of the list of groups, which one thread uses.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Control {
             }
         });
         let now = time::now();
-        interface.pump(may_sleep, |core, path| {
+        interface.feed(may_sleep, |core, path| {
             core.handle_multicast_list(now, groups.iter().map(|group| &group[..]), path);
         });
         groups.clear();
@@ -60,37 +60,41 @@ impl Control {
     }
 }
 
-impl Work for Control {
-    fn run(&self, may_sleep: &mut MaySleep) {
+impl Control {
+    fn look_at(&self, signals: u32, may_sleep: &mut MaySleep) {
         let interface = &self.interface;
-        interface.todo.forget_deadline(may_sleep);
-        let signals = interface.take_signals();
         for (position, event) in (0..).zip(PORT_EVENTS) {
-            if signals & todo::PORT_EVENT_FIRST << position != 0 {
+            if signals & signals::PORT_EVENT_FIRST << position != 0 {
                 interface.update_port(event, may_sleep);
             }
         }
-        if signals & todo::PORT_CHANGED != 0 {
+        if signals & signals::PORT_CHANGED != 0 {
             interface.update_port(PortEvent::PortActive, may_sleep);
         }
-        // It is never too early for the timer; and this sets the next deadline.
-        let now = time::now();
-        interface.pump(may_sleep, |core, path| core.handle_timeout(now, path));
-        if signals & todo::GROUPS_CHANGED != 0 {
+        if signals & signals::GROUPS_CHANGED != 0 {
             interface.update_broadcast(may_sleep);
             self.update_groups(may_sleep);
         }
-        while let Some(action) = interface.todo.pop(may_sleep) {
-            interface.execute(action, may_sleep);
-        }
-        if signals & todo::ROOM_TO_SEND != 0 {
-            interface.send_waiting(may_sleep);
-        }
-        if signals & todo::STATE_CHANGED != 0 {
+        if signals & signals::STATE_CHANGED != 0 {
             interface.update_state(may_sleep);
         }
-        if signals & todo::ANNOUNCE != 0 {
+        if signals & signals::ANNOUNCE != 0 {
             interface.net.announce(may_sleep);
+        }
+    }
+}
+
+impl Work for Control {
+    fn run(&self, may_sleep: &mut MaySleep) {
+        let interface = &self.interface;
+        loop {
+            let signals = interface.take_signals();
+            self.look_at(signals, may_sleep);
+            // It is never too early for the timer.
+            interface.pump(may_sleep);
+            if !interface.has_signals() {
+                return;
+            }
         }
     }
 }
@@ -101,7 +105,7 @@ impl Interface {
             return;
         };
         let now = time::now();
-        self.pump(may_sleep, |core, path| core.handle_port_event(now, event, &port, path));
+        self.feed(may_sleep, |core, path| core.handle_port_event(now, event, &port, path));
     }
 
     fn update_broadcast(&self, may_sleep: &mut MaySleep) {

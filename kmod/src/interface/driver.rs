@@ -30,7 +30,7 @@ impl Interface {
         if header.protocol == EtherType::IPV6 {
             rewrite(&mut packet, OptionPadding::Before, self.subnet_prefix());
         }
-        self.pump(epoch, |core, path| {
+        self.feed(epoch, |core, path| {
             if !path.queues.waiting.is_empty() {
                 // Others wait already: this one goes behind them.
                 return wait(header, packet, path);
@@ -45,7 +45,7 @@ impl Interface {
 
     /// Offers what waited for room in the send ring.
     pub(super) fn send_waiting(&self, may_sleep: &mut MaySleep) {
-        self.pump(may_sleep, |core, path| {
+        self.feed(may_sleep, |core, path| {
             while let Some((mut packet, _)) = path.queues.waiting.pop() {
                 let Some(header) = take_header(&mut packet) else {
                     path.records.end(packet);
@@ -63,7 +63,7 @@ impl Interface {
     }
 
     pub(super) fn flush_queue(&self, unlocked: &mut Unlocked) {
-        self.pump(unlocked, |_, path| {
+        self.feed(unlocked, |_, path| {
             while let Some((packet, _)) = path.queues.waiting.pop() {
                 path.records.end(packet);
             }
@@ -79,7 +79,7 @@ impl Interface {
 
     pub(super) fn set_up(&self, is_up: bool, may_sleep: &mut MaySleep) {
         let now = time::now();
-        self.pump(may_sleep, |core, path| {
+        self.feed(may_sleep, |core, path| {
             if is_up {
                 core.handle_admin_up(now, path);
             } else {
@@ -91,7 +91,7 @@ impl Interface {
     /// In datagram mode the MTU is that of the broadcast group, or less; in connected mode it is
     /// the limit for all neighbours.
     pub(super) fn set_mtu(&self, mtu: usize, may_sleep: &mut MaySleep) -> Result<(), Errno> {
-        self.pump(may_sleep, |core, _| match core.mode() {
+        self.feed(may_sleep, |core, _| match core.mode() {
             Mode::Datagram if mtu == core.mtu() => Ok(()),
             Mode::Datagram => Err(Errno::EINVAL),
             Mode::Connected => core.handle_connected_mtu(mtu).map_err(|_| Errno::EINVAL),
@@ -105,7 +105,7 @@ impl Interface {
     /// The adapter has no reliable connections.
     pub(crate) fn set_mode(&self, mode: Mode, may_sleep: &mut MaySleep) -> Result<(), Errno> {
         let now = time::now();
-        self.pump(may_sleep, |core, path| core.handle_mode(now, mode, path))
+        self.feed(may_sleep, |core, path| core.handle_mode(now, mode, path))
             .map_err(|ModeError::Unsupported| Errno::EOPNOTSUPP)
     }
 

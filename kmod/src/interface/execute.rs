@@ -49,7 +49,7 @@ impl Interface {
                 // The stack counts the members of a port, and tells the SA of the last one.
                 self.hardware.administrator.leave(mgid, may_sleep);
                 let now = time::now();
-                self.pump(may_sleep, |core, path| core.handle_leave_answer(now, op, Ok(()), path));
+                self.feed(may_sleep, |core, path| core.handle_leave_answer(now, op, Ok(()), path));
             }
             Action::QuerySaCapabilities { op } => {
                 let asked = self.hardware.administrator.query_capabilities(op, may_sleep);
@@ -83,7 +83,7 @@ impl Interface {
     ) {
         let result = result.map_err(|_| VerbError);
         let now = time::now();
-        self.pump(may_sleep, |core, path| core.handle_verb_result(now, op, result, path));
+        self.feed(may_sleep, |core, path| core.handle_verb_result(now, op, result, path));
     }
 
     /// A question that was not asked has no answer but this one.
@@ -98,7 +98,7 @@ impl Interface {
         ),
     ) {
         if let Err(error) = asked {
-            self.pump(may_sleep, |core, path| answer(core, path, error));
+            self.feed(may_sleep, |core, path| answer(core, path, error));
         }
     }
 

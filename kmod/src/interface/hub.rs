@@ -22,7 +22,7 @@ use kpi::verbs::{CompletionHandler, QueuePairHandler};
 use kpi::{cm, sa};
 use spin::Once;
 
-use super::{Interface, todo};
+use super::{Interface, signals};
 
 /// The events of a port, in the order of their signals.
 pub(super) const PORT_EVENTS: [PortEvent; 7] = [
@@ -83,7 +83,7 @@ impl Driver for Hub {
 
     fn groups_changed(&self) {
         if let Some(interface) = self.interface() {
-            interface.signal(todo::GROUPS_CHANGED);
+            interface.signal(signals::GROUPS_CHANGED);
         }
     }
 
@@ -97,7 +97,7 @@ impl PortWatcher for Hub {
         let Some(interface) = self.interface() else { return };
         // What the port is now decides, so events of a kind may be taken together.
         let position = PORT_EVENTS.iter().position(|&one| one == event).unwrap_or_default();
-        interface.signal(todo::PORT_EVENT_FIRST << position);
+        interface.signal(signals::PORT_EVENT_FIRST << position);
     }
 }
 
@@ -112,7 +112,7 @@ impl CompletionHandler for Hub {
 impl QueuePairHandler for Hub {
     fn last_wqe_reached(&self, connection: ConnectionId, unlocked: &mut Unlocked) {
         if let Some(interface) = self.interface() {
-            interface.pump(unlocked, |core, _| core.handle_last_wqe(connection));
+            interface.feed(unlocked, |core, _| core.handle_last_wqe(connection));
         }
     }
 
@@ -132,7 +132,7 @@ impl sa::Handler for Hub {
     ) {
         if let Some(interface) = self.interface() {
             let now = time::now();
-            interface.pump(unlocked, |core, path| core.handle_path_answer(now, op, answer, path));
+            interface.feed(unlocked, |core, path| core.handle_path_answer(now, op, answer, path));
         }
     }
 
@@ -144,7 +144,7 @@ impl sa::Handler for Hub {
     ) {
         if let Some(interface) = self.interface() {
             let now = time::now();
-            interface.pump(unlocked, |core, path| core.handle_join_answer(now, op, answer, path));
+            interface.feed(unlocked, |core, path| core.handle_join_answer(now, op, answer, path));
         }
     }
 
@@ -155,7 +155,7 @@ impl sa::Handler for Hub {
         unlocked: &mut Unlocked,
     ) {
         if let Some(interface) = self.interface() {
-            interface.pump(unlocked, |core, _| core.handle_sa_capabilities(op, answer));
+            interface.feed(unlocked, |core, _| core.handle_sa_capabilities(op, answer));
         }
     }
 }
@@ -168,7 +168,7 @@ impl cm::Handler for Hub {
         unlocked: &mut Unlocked,
     ) -> Result<(), RejectReason> {
         let interface = self.interface().ok_or(RejectReason::InvalidServiceId)?;
-        interface.pump(unlocked, |core, _| core.handle_connect_request(time::now(), request))
+        interface.feed(unlocked, |core, _| core.handle_connect_request(time::now(), request))
     }
 
     fn connect_answered(
@@ -180,7 +180,7 @@ impl cm::Handler for Hub {
         if let Some(interface) = self.interface() {
             let now = time::now();
             interface
-                .pump(unlocked, |core, path| core.handle_connect_answer(now, op, answer, path));
+                .feed(unlocked, |core, path| core.handle_connect_answer(now, op, answer, path));
         }
     }
 

@@ -61,7 +61,7 @@ impl Interface {
             && !completions.is_empty()
         {
             let now = time::now();
-            self.pump(may_sleep, |core, path| {
+            self.feed(may_sleep, |core, path| {
                 for completion in completions {
                     feed(now, core, path, completion);
                 }

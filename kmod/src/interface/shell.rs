@@ -4,21 +4,22 @@ use ipoib_rs::action::Action;
 use ipoib_rs::event::{Event, Notice};
 use ipoib_rs::interface::Interface as Core;
 use ipoib_rs::packet::{Cast, Delivery};
-use ipoib_rs::pump::{Shell, pump};
+use ipoib_rs::pump::{self, DeferringShell, PumpingShell, Shell};
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::EtherType;
+use kpi::context::MaySleep;
 use kpi::log::{self, Level};
 use kpi::mbuf::{Packet, PacketList};
 use kpi::sync::Before;
+use kpi::time;
 
 use super::queues::Path;
-use super::todo::TodoLevel;
-use super::{CoreLevel, Interface, Locked, todo};
+use super::{CoreLevel, Interface, Locked, signals};
 
 /// A context from which the core may be fed.
-pub(super) trait Context: Before<CoreLevel> + Before<TodoLevel> {}
+pub(super) trait Context: Before<CoreLevel> {}
 
-impl<C: Before<CoreLevel> + Before<TodoLevel>> Context for C {}
+impl<C: Before<CoreLevel>> Context for C {}
 
 /// Packets that leave the core for the stack, or for good, once it is unlocked.
 #[derive(Debug)]
@@ -94,55 +95,59 @@ impl<C: Context> Shell for KernelShell<'_, C> {
         }
         while self.records.ended.pop().is_some() {}
     }
+}
 
+impl<C: Context> DeferringShell for KernelShell<'_, C> {
+    fn wake(&mut self) {
+        self.interface.control.wake();
+    }
+}
+
+/// In the control thread.
+impl PumpingShell for KernelShell<'_, MaySleep> {
     fn observe(&mut self, event: Event) {
-        match event {
-            Event::Notice(notice) => self.interface.note(&notice),
-            Event::AnnounceAddress => {
-                self.interface.signal(todo::ANNOUNCE | todo::STATE_CHANGED);
-            }
-            Event::BroadcastChanged(_) => {
-                self.interface.signal(todo::GROUPS_CHANGED | todo::STATE_CHANGED);
-            }
-            // Several threads may be here with news of different ages: the control thread looks at
-            // the core itself.
+        let signals = match event {
+            Event::Notice(notice) => return self.interface.note(&notice),
+            Event::AnnounceAddress => signals::ANNOUNCE,
+            Event::BroadcastChanged(_) => signals::GROUPS_CHANGED,
             Event::AddressChanged(_)
             | Event::Detached
             | Event::LinkDown
             | Event::LinkUp
             | Event::ModeChanged(_)
-            | Event::MtuChanged(_) => self.interface.signal(todo::STATE_CHANGED),
-        }
+            | Event::MtuChanged(_) => signals::STATE_CHANGED,
+        };
+        self.interface.signal(signals);
     }
 
     fn execute(&mut self, action: Action) {
-        match action {
-            Action::WakeSendQueue => self.interface.signal(todo::ROOM_TO_SEND),
-            action => {
-                if !self.interface.todo.push(action, self.context) {
-                    let name = self.interface.net.name();
-                    log::line(Level::Error, format_args!("{name}: no room for {action:?}"));
-                }
-                self.interface.control.wake();
-            }
-        }
+        self.interface.execute(action, self.context);
     }
 
     fn schedule(&mut self, deadline: Option<Instant>) {
         if let Some(deadline) = deadline {
-            self.interface.todo.wake_at(deadline, &self.interface.control, self.context);
+            self.interface.control.wake_at(deadline);
         }
     }
 }
 
 impl Interface {
-    /// Feeds one input to the core, and carries out what follows from it.
-    pub(super) fn pump<C: Context, R>(
+    /// Feeds one input to the core. What follows from it, but for packets, the control thread does.
+    pub(super) fn feed<C: Context, R>(
         &self,
         context: &mut C,
         feed: impl FnOnce(&mut Core<Packet>, &mut Path<'_>) -> R,
     ) -> R {
-        pump(&mut KernelShell { interface: self, context, records: Records::new() }, feed)
+        pump::feed(&mut KernelShell { interface: self, context, records: Records::new() }, feed)
+    }
+
+    /// In the control thread: tells the core the time, and does what follows from that and from all
+    /// that was fed.
+    pub(super) fn pump(&self, may_sleep: &mut MaySleep) {
+        let records = Records::new();
+        let mut shell = KernelShell { interface: self, context: may_sleep, records };
+        let now = time::now();
+        pump::pump(&mut shell, |core, path| core.handle_timeout(now, path));
     }
 
     /// A line in the log, of which the core sends one per object and cause.
