@@ -19,7 +19,10 @@ ipoib_rs_modevent(module_t module __unused, int event, void *argument __unused)
 	case MOD_LOAD:
 		return (ipoib_rs_load(&ipoib_rs));
 	case MOD_UNLOAD:
-		ipoib_rs_unload(ipoib_rs);
+		/* Also called after an error of MOD_LOAD. */
+		if (ipoib_rs != NULL)
+			ipoib_rs_unload(ipoib_rs);
+		ipoib_rs = NULL;
 		return (0);
 	default:
 		return (EOPNOTSUPP);
@@ -33,3 +36,22 @@ static moduledata_t ipoib_rs_moddata = {
 
 DECLARE_MODULE(ipoib_rs, ipoib_rs_moddata, SI_SUB_LAST, SI_ORDER_ANY);
 MODULE_VERSION(ipoib_rs, 1);
+
+/*
+ * The driver of the base system would take the same ports and the same names.
+ * With its name taken, the kernel's linker refuses whichever comes second with
+ * EEXIST, and says which file has the name.
+ */
+static int
+ipoib_modevent(module_t module __unused, int event, void *argument __unused)
+{
+
+	return (event == MOD_LOAD || event == MOD_UNLOAD ? 0 : EOPNOTSUPP);
+}
+
+static moduledata_t ipoib_moddata = {
+	.name = "ipoib",
+	.evhand = ipoib_modevent,
+};
+
+DECLARE_MODULE(ipoib, ipoib_moddata, SI_SUB_LAST, SI_ORDER_ANY);

@@ -1,5 +1,6 @@
 //! HCAs that come and go: an interface for each of their InfiniBand ports.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use kpi::client::{Client, Device};
@@ -7,6 +8,7 @@ use kpi::context::MaySleep;
 use kpi::errno::Errno;
 use kpi::log::{self, Level};
 use kpi::sync::{self, Mutex};
+use kpi::sysctl::Tree;
 
 use crate::interface::Attached;
 use crate::settings::{Settings, name_of};
@@ -23,6 +25,8 @@ impl sync::Level for ListLevel {
 #[derive(Debug)]
 pub(crate) struct Adapters {
     settings: Settings,
+    /// `net.link.ipoib`
+    tree: Arc<Tree>,
     list: Mutex<ListLevel, Vec<Member>>,
 }
 
@@ -34,8 +38,8 @@ struct Member {
 }
 
 impl Adapters {
-    pub(crate) fn new(settings: Settings) -> Result<Self, Errno> {
-        Ok(Self { settings, list: Mutex::new(Vec::new())? })
+    pub(crate) fn new(settings: Settings, tree: Arc<Tree>) -> Result<Self, Errno> {
+        Ok(Self { settings, tree, list: Mutex::new(Vec::new())? })
     }
 
     /// Takes a number and a place for an interface, so that nothing can fail later.
@@ -63,7 +67,7 @@ impl Adapters {
     fn attach(&self, device: &Device, may_sleep: &mut MaySleep) -> Result<(), Errno> {
         for port in device.ports() {
             let unit = self.reserve(device, may_sleep)?;
-            let made = Attached::new(&port, unit, &self.settings, may_sleep);
+            let made = Attached::new(&port, unit, (&self.settings, &self.tree), may_sleep);
             let (name, number) = (device.name(), port.number());
             match &made {
                 Ok(attached) => {

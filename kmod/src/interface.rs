@@ -23,7 +23,7 @@ mod shell;
 mod signals;
 
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use ipoib_rs::interface::{Config, ConnectedSupport, Interface as Core};
 use ipoib_rs::limits::Limits;
@@ -37,7 +37,8 @@ use kpi::log::{self, Level};
 use kpi::mbuf::Packet;
 use kpi::owned::try_arc;
 use kpi::sa::Administrator;
-use kpi::sync::{self, Mutex};
+use kpi::sync::{Level as LockLevel, Mutex};
+use kpi::sysctl::Tree;
 use kpi::time;
 use kpi::verbs::{
     CompletionQueue, DatagramConfig, DatagramQueuePair, ProtectionDomain, SharedReceiveQueue,
@@ -45,6 +46,7 @@ use kpi::verbs::{
 use kpi::worker::{Waker, Work, Worker};
 
 use crate::settings::Settings;
+use crate::sysctl::{self, Admin};
 use control::Control;
 use hub::Hub;
 use queues::Queues;
@@ -54,7 +56,7 @@ use reap::Reaper;
 #[derive(Debug)]
 pub(crate) struct CoreLevel;
 
-impl sync::Level for CoreLevel {
+impl LockLevel for CoreLevel {
     const NAME: &core::ffi::CStr = c"ipoib core";
 }
 
@@ -71,6 +73,8 @@ pub(crate) struct Interface {
     hub: Weak<Hub>,
     /// That of the own GID.
     subnet_prefix: AtomicU64,
+    /// The MTU that the stack was told last.
+    told_mtu: AtomicUsize,
 }
 
 /// What the mutex protects.
@@ -104,6 +108,8 @@ pub(crate) struct Attached {
     interface: Arc<Interface>,
     /// What the stacks call; they hold it weakly.
     hub: Arc<Hub>,
+    /// `net.link.ipoib.<if>`
+    tree: Tree,
     control: Worker,
     reaper: Worker,
     watch: PortWatch,
@@ -118,7 +124,7 @@ impl Attached {
     pub(crate) fn new(
         port: &Port,
         unit: u32,
-        settings: &Settings,
+        (settings, parent): (&Settings, &Arc<Tree>),
         may_sleep: &mut MaySleep,
     ) -> Result<Self, Errno> {
         let hub = try_arc(Hub::new())?;
@@ -135,9 +141,11 @@ impl Attached {
         let watcher: Weak<Hub> = Arc::downgrade(&hub);
         let watch = port.watch(watcher, may_sleep)?;
         interface.arm_queues();
+        let admin: Arc<dyn Admin> = interface.clone();
+        let tree = sysctl::publish(parent, interface.net.name(), &admin, may_sleep)?;
         // What happened to the port before it was watched.
         interface.signal(signals::PORT_CHANGED);
-        Ok(Self { interface, hub, control, reaper, watch })
+        Ok(Self { interface, hub, tree, control, reaper, watch })
     }
 
     /// The interface.
@@ -149,8 +157,9 @@ impl Attached {
     /// adapter does not give back is lost, and said to be so: memory that it may still write to is
     /// not freed.
     pub(crate) fn detach(self, may_sleep: &mut MaySleep) {
-        let Self { interface, hub, control, reaper, watch } = self;
+        let Self { interface, hub, tree, control, reaper, watch } = self;
         // Nothing new from above ...
+        drop(tree);
         interface.net.detach(may_sleep);
         interface.feed(may_sleep, |core, path| core.handle_detach(time::now(), path));
         let is_detached = interface.wait_until_detached(may_sleep);
@@ -216,6 +225,7 @@ impl Interface {
             driver,
             may_sleep,
         )?;
+        let told_mtu = AtomicUsize::new(core.mtu());
         let queues = Queues::new(&hardware)?;
         Ok(Self {
             net,
@@ -226,6 +236,7 @@ impl Interface {
             reaper: reaper.clone(),
             hub: Arc::downgrade(hub),
             subnet_prefix: AtomicU64::new(port.gid.subnet_prefix()),
+            told_mtu,
         })
     }
 

@@ -6,7 +6,7 @@ use kpi::client::{Client, Registration};
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
 use kpi::log::{self, Level};
-use kpi::owned::try_box;
+use kpi::owned::{try_arc, try_box};
 use kpi::sysctl::{Label, Root, Tree};
 
 use crate::adapters::Adapters;
@@ -19,8 +19,6 @@ pub struct Module {
     _registration: Registration,
     /// `hw.ipoib`
     _tunables: Tree,
-    /// `net.link.ipoib`
-    _interfaces: Tree,
 }
 
 impl Module {
@@ -28,10 +26,10 @@ impl Module {
         let settings = Settings::read();
         let tunables = settings.publish(may_sleep)?;
         let label = Label { name: c"ipoib", description: c"IP over InfiniBand: interfaces" };
-        let interfaces = Tree::new(Root::NetLink, label, may_sleep)?;
+        let interfaces = try_arc(Tree::new(Root::NetLink, label, may_sleep)?)?;
         log::line(Level::Info, format_args!("ipoib_rs {}", env!("CARGO_PKG_VERSION")));
-        let adapters: Box<dyn Client> = try_box(Adapters::new(settings)?)?;
+        let adapters: Box<dyn Client> = try_box(Adapters::new(settings, interfaces)?)?;
         let registration = Registration::new(adapters, may_sleep)?;
-        Ok(Self { _registration: registration, _tunables: tunables, _interfaces: interfaces })
+        Ok(Self { _registration: registration, _tunables: tunables })
     }
 }

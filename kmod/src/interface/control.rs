@@ -124,7 +124,10 @@ impl Interface {
         });
         self.subnet_prefix.store(address.gid().subnet_prefix(), Ordering::Relaxed);
         self.net.set_address(&address, may_sleep);
-        self.net.set_mtu(mtu, may_sleep);
+        // Only news: an administrator may have chosen a smaller one.
+        if self.told_mtu.swap(mtu, Ordering::Relaxed) != mtu {
+            self.net.set_mtu(mtu, may_sleep);
+        }
         self.net.set_link(is_up);
     }
 }

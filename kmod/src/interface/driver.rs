@@ -3,7 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use ipoib_rs::counters::Counter;
-use ipoib_rs::interface::{Mode, ModeError, RingFull};
+use ipoib_rs::interface::{Interface as Core, Mode, ModeError, RingFull};
+use ipoib_rs::limits::MTU_MIN;
 use ipoib_rs::packet::{Delivery, PacketBuf};
 use ipoib_rs::wire::{
     EtherType, LINK_ADDRESS_BYTES, LinkAddress, NEIGHBOR_DISCOVERY_BYTES_MAX, OptionPadding,
@@ -16,8 +17,26 @@ use kpi::mbuf::Packet;
 use kpi::time;
 use zerocopy::IntoBytes;
 
+use crate::sysctl::Admin;
+
 use super::Interface;
 use super::queues::Path;
+
+impl Admin for Interface {
+    fn look(&self, look: &mut dyn FnMut(&Core<Packet>), may_sleep: &mut MaySleep) {
+        self.core.with(may_sleep, |locked, _| look(&locked.core));
+    }
+
+    fn set_mode(&self, mode: Mode, may_sleep: &mut MaySleep) -> Result<(), Errno> {
+        let now = time::now();
+        self.feed(may_sleep, |core, path| core.handle_mode(now, mode, path))
+            .map_err(|ModeError::Unsupported| Errno::EOPNOTSUPP)
+    }
+
+    fn set_connected_mtu(&self, mtu: usize, may_sleep: &mut MaySleep) -> Result<(), Errno> {
+        self.feed(may_sleep, |core, _| core.handle_connected_mtu(mtu)).map_err(|_| Errno::EINVAL)
+    }
+}
 
 impl Interface {
     pub(super) fn transmit(
@@ -88,25 +107,14 @@ impl Interface {
         });
     }
 
-    /// In datagram mode the MTU is that of the broadcast group, or less; in connected mode it is
-    /// the limit for all neighbours.
+    /// In connected mode it is the limit for all neighbours; in datagram mode the broadcast group
+    /// has one, and the stack may have a smaller one.
     pub(super) fn set_mtu(&self, mtu: usize, may_sleep: &mut MaySleep) -> Result<(), Errno> {
         self.feed(may_sleep, |core, _| match core.mode() {
-            Mode::Datagram if mtu == core.mtu() => Ok(()),
+            Mode::Datagram if (MTU_MIN..=core.datagram_mtu()).contains(&mtu) => Ok(()),
             Mode::Datagram => Err(Errno::EINVAL),
             Mode::Connected => core.handle_connected_mtu(mtu).map_err(|_| Errno::EINVAL),
         })
-    }
-
-    /// Changes the mode.
-    ///
-    /// # Errors
-    ///
-    /// The adapter has no reliable connections.
-    pub(crate) fn set_mode(&self, mode: Mode, may_sleep: &mut MaySleep) -> Result<(), Errno> {
-        let now = time::now();
-        self.feed(may_sleep, |core, path| core.handle_mode(now, mode, path))
-            .map_err(|ModeError::Unsupported| Errno::EOPNOTSUPP)
     }
 
     pub(super) fn counter(&self, counter: InterfaceCounter, unlocked: &mut Unlocked) -> u64 {
