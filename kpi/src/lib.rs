@@ -15,6 +15,7 @@
 
 extern crate alloc;
 
+mod abi;
 pub mod client;
 pub mod cm;
 pub mod context;

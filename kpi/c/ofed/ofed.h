@@ -223,6 +223,21 @@ struct kpi_cm_reply {
 	uint8_t		reserved[7];
 };
 
+/* Rust asserts the same of what it was told by bindgen. */
+_Static_assert(sizeof(struct kpi_device_attributes) == 40, "layout");
+_Static_assert(sizeof(struct kpi_port_attributes) == 24, "layout");
+_Static_assert(sizeof(struct kpi_segment) == 16, "layout");
+_Static_assert(sizeof(struct kpi_completion) == 32, "layout");
+_Static_assert(sizeof(struct kpi_qp_config) == 56, "layout");
+_Static_assert(sizeof(struct kpi_address) == 28, "layout");
+_Static_assert(sizeof(struct kpi_datagram) == 24, "layout");
+_Static_assert(sizeof(struct kpi_path) == 48, "layout");
+_Static_assert(sizeof(struct kpi_group) == 52, "layout");
+_Static_assert(sizeof(struct kpi_cm_request) == 32, "layout");
+_Static_assert(sizeof(struct kpi_cm_event) == 16, "layout");
+_Static_assert(sizeof(struct kpi_cm_connect) == 80, "layout");
+_Static_assert(sizeof(struct kpi_cm_reply) == 24, "layout");
+
 enum kpi_qp_state {
 	KPI_QPS_RESET = 1,
 	KPI_QPS_INIT,
