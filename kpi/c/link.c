@@ -47,6 +47,17 @@
 
 #include "link.h"
 
+#ifdef MAC
+/* A kernel may be without: a name that is nowhere is 0 then. */
+#pragma weak mac_ifnet_check_transmit_fp_flag
+#pragma weak mac_ifnet_check_transmit_impl
+#pragma weak mac_ifnet_create_mbuf_fp_flag
+#pragma weak mac_ifnet_create_mbuf_impl
+#define	KPI_HAS_MAC	(&mac_ifnet_check_transmit_fp_flag != NULL)
+#else
+#define	KPI_HAS_MAC	false
+#endif
+
 #define	KPI_LINK_HEADER_LEN	((int)sizeof(struct kpi_link_header))
 
 /* A stock InfiniBand lagg takes packets here (net/if_infiniband.c). */
@@ -182,11 +193,9 @@ kpi_link_output(if_t ifp, struct mbuf *m, const struct sockaddr *dst,
 	int error;
 
 	NET_EPOCH_ASSERT();
-#ifdef MAC
-	error = mac_ifnet_check_transmit(ifp, m);
+	error = KPI_HAS_MAC ? mac_ifnet_check_transmit(ifp, m) : 0;
 	if (error != 0)
 		goto drop;
-#endif
 	M_PROFILE(m);
 	error = ENETDOWN;
 	if ((if_getflags(ifp) & IFF_MONITOR) != 0 ||
@@ -297,9 +306,8 @@ kpi_link_dispatch(if_t ifp, struct mbuf *m, uint16_t protocol)
 		m_freem(m);
 		return;
 	}
-#ifdef MAC
-	mac_ifnet_create_mbuf(ifp, m);
-#endif
+	if (KPI_HAS_MAC)
+		mac_ifnet_create_mbuf(ifp, m);
 	netisr_dispatch(isr, m);
 }
 
