@@ -19,7 +19,7 @@ ipoib_rs_modevent(module_t module __unused, int event, void *argument __unused)
 	case MOD_LOAD:
 		return (ipoib_rs_load(&ipoib_rs));
 	case MOD_UNLOAD:
-		/* Also called after an error of MOD_LOAD. */
+		/* Comes after a MOD_LOAD that failed, too. */
 		if (ipoib_rs != NULL)
 			ipoib_rs_unload(ipoib_rs);
 		ipoib_rs = NULL;
@@ -36,22 +36,7 @@ static moduledata_t ipoib_rs_moddata = {
 
 DECLARE_MODULE(ipoib_rs, ipoib_rs_moddata, SI_SUB_LAST, SI_ORDER_ANY);
 MODULE_VERSION(ipoib_rs, 1);
-
-/*
- * The driver of the base system would take the same ports and the same names.
- * With its name taken, the kernel's linker refuses whichever comes second with
- * EEXIST, and says which file has the name.
- */
-static int
-ipoib_modevent(module_t module __unused, int event, void *argument __unused)
-{
-
-	return (event == MOD_LOAD || event == MOD_UNLOAD ? 0 : EOPNOTSUPP);
-}
-
-static moduledata_t ipoib_moddata = {
-	.name = "ipoib",
-	.evhand = ipoib_modevent,
-};
-
-DECLARE_MODULE(ipoib, ipoib_moddata, SI_SUB_LAST, SI_ORDER_ANY);
+#ifdef KPI_OFED
+MODULE_DEPEND(ipoib_rs, ibcore, 1, 1, 1);
+MODULE_DEPEND(ipoib_rs, linuxkpi, 1, 1, 1);
+#endif

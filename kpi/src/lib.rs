@@ -25,6 +25,7 @@ pub mod ifnet;
 pub mod log;
 pub mod mbuf;
 pub mod memory;
+pub mod module;
 pub mod owned;
 mod registry;
 pub mod sa;
