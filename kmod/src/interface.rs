@@ -22,7 +22,7 @@ mod reap;
 mod shell;
 mod signals;
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use ipoib_rs::interface::{Config, ConnectedSupport, Interface as Core};
@@ -70,7 +70,7 @@ pub(crate) struct Interface {
     signals: AtomicU32,
     control: Waker,
     reaper: Waker,
-    hub: Weak<Hub>,
+    hub: Arc<Hub>,
     /// That of the own GID.
     subnet_prefix: AtomicU64,
     /// The MTU that the stack was told last.
@@ -106,7 +106,7 @@ struct Hardware {
 #[derive(Debug)]
 pub(crate) struct Attached {
     interface: Arc<Interface>,
-    /// What the stacks call; they hold it weakly.
+    /// What the stacks call.
     hub: Arc<Hub>,
     /// `net.link.ipoib.<if>`
     tree: Tree,
@@ -133,13 +133,12 @@ impl Attached {
         let hardware = Hardware::new(port, settings, &hub, may_sleep)?;
         let interface = Interface::new(hardware, unit, settings, (&hub, &wakers), may_sleep)?;
         let interface = try_arc(interface)?;
-        hub.connect(&interface);
+        hub.connect(&interface, may_sleep);
         let work: Arc<dyn Work> = try_arc(Control::new(Arc::clone(&interface))?)?;
         let control = Worker::start(control, c"ipoib control", work, may_sleep)?;
         let work: Arc<dyn Work> = try_arc(Reaper::new(Arc::clone(&interface)))?;
         let reaper = Worker::start(reaper, c"ipoib reaper", work, may_sleep)?;
-        let watcher: Weak<Hub> = Arc::downgrade(&hub);
-        let watch = port.watch(watcher, may_sleep)?;
+        let watch = port.watch(hub.clone(), may_sleep)?;
         interface.arm_queues();
         let admin: Arc<dyn Admin> = interface.clone();
         let tree = sysctl::publish(parent, interface.net.name(), &admin, may_sleep)?;
@@ -167,7 +166,7 @@ impl Attached {
         drop(watch);
         control.stop(may_sleep);
         reaper.stop(may_sleep);
-        drop(hub);
+        hub.disconnect(may_sleep);
         if !is_detached {
             let name = interface.net.name();
             log::line(
@@ -212,7 +211,6 @@ impl Interface {
         let _ = core.handle_connected_mtu(settings.connected_mtu);
         let pkey = port.partition.map_or(ipoib_rs::ib::Pkey::DEFAULT, |partition| partition.pkey);
         let broadcast = BroadcastGroup::new(Scope::LINK_LOCAL, pkey);
-        let driver: Weak<Hub> = Arc::downgrade(hub);
         let net = NetInterface::attach(
             &InterfaceConfig {
                 name: c"ib",
@@ -222,7 +220,7 @@ impl Interface {
                 broadcast: LinkAddress::multicast(broadcast.mgid()),
                 bits_per_second: BITS_PER_SECOND,
             },
-            driver,
+            hub.clone(),
             may_sleep,
         )?;
         let told_mtu = AtomicUsize::new(core.mtu());
@@ -234,7 +232,7 @@ impl Interface {
             signals: AtomicU32::new(0),
             control: control.clone(),
             reaper: reaper.clone(),
-            hub: Arc::downgrade(hub),
+            hub: Arc::clone(hub),
             subnet_prefix: AtomicU64::new(port.gid.subnet_prefix()),
             told_mtu,
         })
@@ -281,11 +279,10 @@ impl Hardware {
         let attributes = *device.attributes();
         let limits = settings.limits_for(&attributes);
         let domain = ProtectionDomain::new(device, may_sleep)?;
-        let completions: Weak<Hub> = Arc::downgrade(hub);
         let sends = limits.send_queue_len;
-        let send_queue = CompletionQueue::new(device, sends, completions.clone(), may_sleep)?;
+        let send_queue = CompletionQueue::new(device, sends, hub.clone(), may_sleep)?;
         let receives = receive_completions(&limits);
-        let receive_queue = CompletionQueue::new(device, receives, completions, may_sleep)?;
+        let receive_queue = CompletionQueue::new(device, receives, hub.clone(), may_sleep)?;
         let segments_max = attributes.send_segments_max;
         let queue_pair = DatagramQueuePair::new(
             &DatagramConfig {
@@ -305,9 +302,8 @@ impl Hardware {
             SharedReceiveQueue::new(&domain, receives, shared.segments_max, may_sleep).ok()
         });
         let connected = settings.connected_for(&attributes, shared.is_some());
-        let handler: Weak<Hub> = Arc::downgrade(hub);
-        let administrator = Administrator::new(port, handler.clone())?;
-        let manager = Manager::new(port, handler)?;
+        let administrator = Administrator::new(port, hub.clone())?;
+        let manager = Manager::new(port, hub.clone())?;
         Ok(Self {
             port: port.clone(),
             partition: PartitionChoice::Port,
