@@ -22,10 +22,11 @@ mod reap;
 mod shell;
 mod signals;
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
-use ipoib_rs::interface::{Config, ConnectedSupport, Interface as Core};
+use ipoib_rs::interface::{AttachError, Config, ConnectedSupport, Interface as Core};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::wire::{BroadcastGroup, LinkAddress, Scope};
 use kpi::client::{PartitionChoice, Port, PortWatch};
@@ -35,7 +36,7 @@ use kpi::errno::Errno;
 use kpi::ifnet::{InterfaceConfig, NetInterface};
 use kpi::log::{self, Level};
 use kpi::mbuf::Packet;
-use kpi::owned::try_arc;
+use kpi::owned::{try_arc, try_box};
 use kpi::sa::Administrator;
 use kpi::sync::{Level as LockLevel, Mutex};
 use kpi::sysctl::Tree;
@@ -80,7 +81,7 @@ pub(crate) struct Interface {
 /// What the mutex protects.
 #[derive(Debug)]
 struct Locked {
-    core: Core<Packet>,
+    core: Box<Core<Packet>>,
     queues: Queues,
 }
 
@@ -129,21 +130,38 @@ impl Attached {
     ) -> Result<Self, Errno> {
         let hub = try_arc(Hub::new())?;
         let wakers = [Waker::new()?, Waker::new()?];
-        let [control, reaper] = &wakers;
         let hardware = Hardware::new(port, settings, &hub, may_sleep)?;
         let interface = Interface::new(hardware, unit, settings, (&hub, &wakers), may_sleep)?;
         let interface = try_arc(interface)?;
         hub.connect(&interface, may_sleep);
-        let work: Arc<dyn Work> = try_arc(Control::new(Arc::clone(&interface))?)?;
-        let control = Worker::start(control, c"ipoib control", work, may_sleep)?;
-        let work: Arc<dyn Work> = try_arc(Reaper::new(Arc::clone(&interface)))?;
-        let reaper = Worker::start(reaper, c"ipoib reaper", work, may_sleep)?;
-        let watch = port.watch(hub.clone(), may_sleep)?;
+        let started = Self::start(&interface, &hub, parent, may_sleep);
+        if started.is_err() {
+            interface.net.detach(may_sleep);
+            hub.disconnect(may_sleep);
+            interface.end(may_sleep);
+        }
+        started
+    }
+
+    /// Starts what makes an interface run.
+    #[inline(never)]
+    fn start(
+        interface: &Arc<Interface>,
+        hub: &Arc<Hub>,
+        parent: &Arc<Tree>,
+        may_sleep: &mut MaySleep,
+    ) -> Result<Self, Errno> {
+        let work: Arc<dyn Work> = try_arc(Control::new(Arc::clone(interface))?)?;
+        let control = Worker::start(&interface.control, c"ipoib control", work, may_sleep)?;
+        let work: Arc<dyn Work> = try_arc(Reaper::new(Arc::clone(interface)))?;
+        let reaper = Worker::start(&interface.reaper, c"ipoib reaper", work, may_sleep)?;
+        let watch = interface.hardware.port.watch(hub.clone(), may_sleep)?;
         interface.arm_queues();
         let admin: Arc<dyn Admin> = interface.clone();
         let tree = sysctl::publish(parent, interface.net.name(), &admin, may_sleep)?;
         // What happened to the port before it was watched.
         interface.signal(signals::PORT_CHANGED);
+        let (interface, hub) = (Arc::clone(interface), Arc::clone(hub));
         Ok(Self { interface, hub, tree, control, reaper, watch })
     }
 
@@ -176,11 +194,7 @@ impl Attached {
             core::mem::forget(interface);
             return;
         }
-        match Arc::try_unwrap(interface) {
-            Ok(interface) => interface.free(may_sleep),
-            // A call of the hub is about to return; its reference is the last.
-            Err(interface) => drop(interface),
-        }
+        interface.end(may_sleep);
     }
 }
 
@@ -188,7 +202,23 @@ impl Attached {
 const DETACH_MS_MAX: u32 = 10_000;
 const DETACH_POLL_MS: u32 = 10;
 
+#[inline(never)]
+fn attach(config: Config) -> Result<Core<Packet>, AttachError> {
+    Core::attach(config)
+}
+
+/// In a function of its own, as others here: what is made here is large, and a thread of the kernel
+/// has little stack.
+#[inline(never)]
+fn make_core(config: Config) -> Result<Box<Core<Packet>>, Errno> {
+    match attach(config) {
+        Ok(core) => try_box(core),
+        Err(_) => Err(Errno::ENOMEM),
+    }
+}
+
 impl Interface {
+    #[inline(never)]
     fn new(
         hardware: Hardware,
         unit: u32,
@@ -206,7 +236,7 @@ impl Interface {
             seed: time::random_seed(),
             limits: hardware.limits,
         };
-        let mut core = Core::attach(config).map_err(|_| Errno::ENOMEM)?;
+        let mut core = make_core(config)?;
         // Out of range for this adapter: it keeps the largest that it has.
         let _ = core.handle_connected_mtu(settings.connected_mtu);
         let pkey = port.partition.map_or(ipoib_rs::ib::Pkey::DEFAULT, |partition| partition.pkey);
@@ -249,19 +279,29 @@ impl Interface {
         false
     }
 
+    #[inline(never)]
+    fn end(self: Arc<Self>, may_sleep: &mut MaySleep) {
+        match Arc::try_unwrap(self) {
+            Ok(interface) => interface.free(may_sleep),
+            // Somebody else has it, who drops it: its queues go in the order of their fields.
+            Err(interface) => drop(interface),
+        }
+    }
+
     /// Destroys the queues before the buffers that were posted to them are freed.
     fn free(self, may_sleep: &mut MaySleep) {
         let Self { net, core, hardware, .. } = self;
-        let Locked { core, mut queues } = core.into_inner();
+        let mut locked = core.into_inner();
         hardware.manager.close(may_sleep);
         hardware.administrator.close(may_sleep);
-        queues.reclaim_datagrams(&hardware.queue_pair.close(may_sleep));
+        locked.queues.reclaim_datagrams(&hardware.queue_pair.close(may_sleep));
         if let Some(shared) = hardware.shared
             && let Ok(quiet) = shared.close(may_sleep)
         {
-            queues.reclaim_connected(&quiet);
+            locked.queues.reclaim_connected(&quiet);
         }
-        drop((queues, core, net));
+        drop(locked);
+        drop(net);
     }
 }
 
@@ -269,6 +309,7 @@ impl Interface {
 const BITS_PER_SECOND: u64 = 10_000_000_000;
 
 impl Hardware {
+    #[inline(never)]
     fn new(
         port: &Port,
         settings: &Settings,
