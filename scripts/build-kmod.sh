@@ -8,7 +8,7 @@
 #                                          /usr/src/sys): complete modules for that kernel
 #   scripts/build-kmod.sh --out DIR        results go there (default: target/kmod)
 #   scripts/build-kmod.sh --module NAME    only the module of this folder (kmod, softib)
-#   scripts/build-kmod.sh --rust-only      only their Rust halves, as NAME-rust.o: what the makefiles
+#   scripts/build-kmod.sh --rust-only      only the Rust halves, as NAME-rust.o: what the makefiles
 #                                          of FreeBSD cannot build (kmod/Makefile)
 #
 # Prints one line per step, and each module with its size. Needs clang, lld, llvm, libclang, and a
