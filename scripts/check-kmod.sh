@@ -37,7 +37,7 @@ report() {
 refuse_if_any() {
     if [ -s "$2" ]; then
         report "$1" refused "$(wc -l <"$2" | tr -d ' ') times, the first of them:"
-        head -n ${LINES_MAX:-10} "$2" | sed 's/^/         /'
+        head -n 10 "$2" | sed 's/^/         /'
     else
         report "$1" ok "$3"
     fi

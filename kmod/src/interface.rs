@@ -7,7 +7,7 @@
 //! | of the network stack | [`driver`]: transmit, up and down, MTU, in the net epoch or not |
 //! | of the InfiniBand stack | [`hub`]: answers and events, which are fed to the core at once |
 //! | `reaper` of the interface | [`reap`]: completions, and received packets to the stack |
-//! | `control` of the interface | [`control`]: actions, which may sleep; timer; what the stack is told |
+//! | `control` of the interface | [`control`]: actions that sleep, timer, what the stack is told |
 //!
 //! The core and the queues are behind one mutex; nothing is called with it held but the adapter's
 //! post functions.
