@@ -37,7 +37,7 @@ report() {
 refuse_if_any() {
     if [ -s "$2" ]; then
         report "$1" refused "$(wc -l <"$2" | tr -d ' ') times, the first of them:"
-        head -n 10 "$2" | sed 's/^/         /'
+        head -n ${LINES_MAX:-10} "$2" | sed 's/^/         /'
     else
         report "$1" ok "$3"
     fi
@@ -159,10 +159,14 @@ reachable() {
 check_panics() {
     name=$(basename "$module")
     references "$module.o" | sort -u >"$scratch/graph"
-    entries=$(listed "$name" "$REPO/kmod/datapath.entries" | tr '\n' ' ')
-    missing=$(for entry in $entries; do
-        grep -q "^$entry " "$scratch/graph" || echo "$entry"
+    awk '{ print $1 }' "$scratch/graph" | sort -u >"$scratch/names"
+    patterns=$(listed "$name" "$REPO/kmod/datapath.entries")
+    missing=$(for pattern in $patterns; do
+        grep -Eq "$pattern" "$scratch/names" || echo "$pattern"
     done)
+    entries=$(for pattern in $patterns; do
+        grep -E "$pattern" "$scratch/names" || :
+    done | tr '\n' ' ')
     reachable "$entries" <"$scratch/graph" >"$scratch/all"
     grep -E "^[^ ]*$PANICS" "$scratch/all" >"$scratch/bad" || :
     if [ -n "$missing" ]; then
@@ -226,9 +230,11 @@ refuses() {
 # The entries of the data path in a sample, which do what is given.
 sample_entries() {
     echo 'void free(void *, void *);'
-    for entry in $(listed ipoib_rs "$REPO/kmod/datapath.entries"); do
-        printf 'void %s(void) { free(0, 0); %s; }\n' "$entry" "${1:-}"
-    done
+    listed ipoib_rs "$REPO/kmod/datapath.entries" | sed 's/[.*$]//g' |
+        awk -v body="${1:-}" '{
+            printf "void ipoib_rs_e%d(void) __asm__(\"ipoib_rs_%s\");\n", NR, $1
+            printf "void ipoib_rs_e%d(void) { free(0, 0); %s; }\n", NR, body
+        }'
 }
 
 self_test() {
