@@ -21,7 +21,7 @@ RELOCATIONS='R_X86_64_(NONE|64|32S|PC32|PLT32)'
 FRAME_BYTES_MAX=2048
 # x87, MMX, SSE, AVX: the kernel does not save these registers for itself.
 REGISTERS='%([xyz]?mm[0-9]+|st([^a-z]|$))'
-REGISTERS="$REGISTERS|[[:space:]](emms|f(ld|st|add|sub|mul|div|ild|ist|xch|com|init)[a-z0-9]*)\\b"
+REGISTERS="$REGISTERS|^(emms|f(ld|st|add|sub|mul|div|ild|ist|xch|com|init)[a-z0-9]*)\\b"
 
 refused=0
 
@@ -37,7 +37,7 @@ report() {
 refuse_if_any() {
     if [ -s "$2" ]; then
         report "$1" refused "$(wc -l <"$2" | tr -d ' ') times, the first of them:"
-        head -n ${LINES_MAX:-10} "$2" | sed 's/^/         /'
+        head -n 10 "$2" | sed 's/^/         /'
     else
         report "$1" ok "$3"
     fi
@@ -68,8 +68,10 @@ check_exports() {
 }
 
 check_registers() {
-    "$OBJDUMP" --disassemble --no-show-raw-insn "$module.ko" >"$scratch/all"
-    instructions=$(grep -c '^ *[0-9a-f]*:' "$scratch/all" || :)
+    # An address may look like the name of an instruction.
+    "$OBJDUMP" --disassemble --no-show-raw-insn "$module.ko" |
+        sed -n 's/^ *[0-9a-f]*:[[:space:]]*//p' >"$scratch/all"
+    instructions=$(wc -l <"$scratch/all" | tr -d ' ')
     grep -E "$REGISTERS" "$scratch/all" >"$scratch/bad" || :
     if [ "$instructions" -eq 0 ]; then
         report registers refused "there are no instructions to look at"

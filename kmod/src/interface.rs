@@ -7,7 +7,7 @@
 //! | of the network stack | [`driver`]: transmit, up and down, MTU, in the net epoch or not |
 //! | of the InfiniBand stack | [`hub`]: answers and events, which are fed to the core at once |
 //! | `reaper` of the interface | [`reap`]: completions, and received packets to the stack |
-//! | `control` of the interface | [`control`]: actions, which may sleep; timer; what the stack is told |
+//! | `control` of the interface | [`control`]: actions that sleep, timer, what the stack is told |
 //!
 //! The core and the queues are behind one mutex; nothing is called with it held but the adapter's
 //! post functions.
@@ -22,10 +22,11 @@ mod reap;
 mod shell;
 mod signals;
 
-use alloc::sync::{Arc, Weak};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
-use ipoib_rs::interface::{Config, ConnectedSupport, Interface as Core};
+use ipoib_rs::interface::{AttachError, Config, ConnectedSupport, Interface as Core};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::wire::{BroadcastGroup, LinkAddress, Scope};
 use kpi::client::{PartitionChoice, Port, PortWatch};
@@ -35,7 +36,7 @@ use kpi::errno::Errno;
 use kpi::ifnet::{InterfaceConfig, NetInterface};
 use kpi::log::{self, Level};
 use kpi::mbuf::Packet;
-use kpi::owned::try_arc;
+use kpi::owned::{try_arc, try_box};
 use kpi::sa::Administrator;
 use kpi::sync::{Level as LockLevel, Mutex};
 use kpi::sysctl::Tree;
@@ -70,7 +71,7 @@ pub(crate) struct Interface {
     signals: AtomicU32,
     control: Waker,
     reaper: Waker,
-    hub: Weak<Hub>,
+    hub: Arc<Hub>,
     /// That of the own GID.
     subnet_prefix: AtomicU64,
     /// The MTU that the stack was told last.
@@ -80,7 +81,7 @@ pub(crate) struct Interface {
 /// What the mutex protects.
 #[derive(Debug)]
 struct Locked {
-    core: Core<Packet>,
+    core: Box<Core<Packet>>,
     queues: Queues,
 }
 
@@ -106,7 +107,7 @@ struct Hardware {
 #[derive(Debug)]
 pub(crate) struct Attached {
     interface: Arc<Interface>,
-    /// What the stacks call; they hold it weakly.
+    /// What the stacks call.
     hub: Arc<Hub>,
     /// `net.link.ipoib.<if>`
     tree: Tree,
@@ -129,22 +130,38 @@ impl Attached {
     ) -> Result<Self, Errno> {
         let hub = try_arc(Hub::new())?;
         let wakers = [Waker::new()?, Waker::new()?];
-        let [control, reaper] = &wakers;
         let hardware = Hardware::new(port, settings, &hub, may_sleep)?;
         let interface = Interface::new(hardware, unit, settings, (&hub, &wakers), may_sleep)?;
         let interface = try_arc(interface)?;
-        hub.connect(&interface);
-        let work: Arc<dyn Work> = try_arc(Control::new(Arc::clone(&interface))?)?;
-        let control = Worker::start(control, c"ipoib control", work, may_sleep)?;
-        let work: Arc<dyn Work> = try_arc(Reaper::new(Arc::clone(&interface)))?;
-        let reaper = Worker::start(reaper, c"ipoib reaper", work, may_sleep)?;
-        let watcher: Weak<Hub> = Arc::downgrade(&hub);
-        let watch = port.watch(watcher, may_sleep)?;
+        hub.connect(&interface, may_sleep);
+        let started = Self::start(&interface, &hub, parent, may_sleep);
+        if started.is_err() {
+            interface.net.detach(may_sleep);
+            hub.disconnect(may_sleep);
+            interface.end(may_sleep);
+        }
+        started
+    }
+
+    /// Starts what makes an interface run.
+    #[inline(never)]
+    fn start(
+        interface: &Arc<Interface>,
+        hub: &Arc<Hub>,
+        parent: &Arc<Tree>,
+        may_sleep: &mut MaySleep,
+    ) -> Result<Self, Errno> {
+        let work: Arc<dyn Work> = try_arc(Control::new(Arc::clone(interface))?)?;
+        let control = Worker::start(&interface.control, c"ipoib control", work, may_sleep)?;
+        let work: Arc<dyn Work> = try_arc(Reaper::new(Arc::clone(interface)))?;
+        let reaper = Worker::start(&interface.reaper, c"ipoib reaper", work, may_sleep)?;
+        let watch = interface.hardware.port.watch(hub.clone(), may_sleep)?;
         interface.arm_queues();
         let admin: Arc<dyn Admin> = interface.clone();
         let tree = sysctl::publish(parent, interface.net.name(), &admin, may_sleep)?;
         // What happened to the port before it was watched.
         interface.signal(signals::PORT_CHANGED);
+        let (interface, hub) = (Arc::clone(interface), Arc::clone(hub));
         Ok(Self { interface, hub, tree, control, reaper, watch })
     }
 
@@ -167,7 +184,7 @@ impl Attached {
         drop(watch);
         control.stop(may_sleep);
         reaper.stop(may_sleep);
-        drop(hub);
+        hub.disconnect(may_sleep);
         if !is_detached {
             let name = interface.net.name();
             log::line(
@@ -177,11 +194,7 @@ impl Attached {
             core::mem::forget(interface);
             return;
         }
-        match Arc::try_unwrap(interface) {
-            Ok(interface) => interface.free(may_sleep),
-            // A call of the hub is about to return; its reference is the last.
-            Err(interface) => drop(interface),
-        }
+        interface.end(may_sleep);
     }
 }
 
@@ -189,7 +202,23 @@ impl Attached {
 const DETACH_MS_MAX: u32 = 10_000;
 const DETACH_POLL_MS: u32 = 10;
 
+#[inline(never)]
+fn attach(config: Config) -> Result<Core<Packet>, AttachError> {
+    Core::attach(config)
+}
+
+/// In a function of its own, as others here: what is made here is large, and a thread of the kernel
+/// has little stack.
+#[inline(never)]
+fn make_core(config: Config) -> Result<Box<Core<Packet>>, Errno> {
+    match attach(config) {
+        Ok(core) => try_box(core),
+        Err(_) => Err(Errno::ENOMEM),
+    }
+}
+
 impl Interface {
+    #[inline(never)]
     fn new(
         hardware: Hardware,
         unit: u32,
@@ -207,12 +236,11 @@ impl Interface {
             seed: time::random_seed(),
             limits: hardware.limits,
         };
-        let mut core = Core::attach(config).map_err(|_| Errno::ENOMEM)?;
+        let mut core = make_core(config)?;
         // Out of range for this adapter: it keeps the largest that it has.
         let _ = core.handle_connected_mtu(settings.connected_mtu);
         let pkey = port.partition.map_or(ipoib_rs::ib::Pkey::DEFAULT, |partition| partition.pkey);
         let broadcast = BroadcastGroup::new(Scope::LINK_LOCAL, pkey);
-        let driver: Weak<Hub> = Arc::downgrade(hub);
         let net = NetInterface::attach(
             &InterfaceConfig {
                 name: c"ib",
@@ -222,7 +250,7 @@ impl Interface {
                 broadcast: LinkAddress::multicast(broadcast.mgid()),
                 bits_per_second: BITS_PER_SECOND,
             },
-            driver,
+            hub.clone(),
             may_sleep,
         )?;
         let told_mtu = AtomicUsize::new(core.mtu());
@@ -234,7 +262,7 @@ impl Interface {
             signals: AtomicU32::new(0),
             control: control.clone(),
             reaper: reaper.clone(),
-            hub: Arc::downgrade(hub),
+            hub: Arc::clone(hub),
             subnet_prefix: AtomicU64::new(port.gid.subnet_prefix()),
             told_mtu,
         })
@@ -251,19 +279,29 @@ impl Interface {
         false
     }
 
+    #[inline(never)]
+    fn end(self: Arc<Self>, may_sleep: &mut MaySleep) {
+        match Arc::try_unwrap(self) {
+            Ok(interface) => interface.free(may_sleep),
+            // Somebody else has it, who drops it: its queues go in the order of their fields.
+            Err(interface) => drop(interface),
+        }
+    }
+
     /// Destroys the queues before the buffers that were posted to them are freed.
     fn free(self, may_sleep: &mut MaySleep) {
         let Self { net, core, hardware, .. } = self;
-        let Locked { core, mut queues } = core.into_inner();
+        let mut locked = core.into_inner();
         hardware.manager.close(may_sleep);
         hardware.administrator.close(may_sleep);
-        queues.reclaim_datagrams(&hardware.queue_pair.close(may_sleep));
+        locked.queues.reclaim_datagrams(&hardware.queue_pair.close(may_sleep));
         if let Some(shared) = hardware.shared
             && let Ok(quiet) = shared.close(may_sleep)
         {
-            queues.reclaim_connected(&quiet);
+            locked.queues.reclaim_connected(&quiet);
         }
-        drop((queues, core, net));
+        drop(locked);
+        drop(net);
     }
 }
 
@@ -271,6 +309,7 @@ impl Interface {
 const BITS_PER_SECOND: u64 = 10_000_000_000;
 
 impl Hardware {
+    #[inline(never)]
     fn new(
         port: &Port,
         settings: &Settings,
@@ -281,11 +320,10 @@ impl Hardware {
         let attributes = *device.attributes();
         let limits = settings.limits_for(&attributes);
         let domain = ProtectionDomain::new(device, may_sleep)?;
-        let completions: Weak<Hub> = Arc::downgrade(hub);
         let sends = limits.send_queue_len;
-        let send_queue = CompletionQueue::new(device, sends, completions.clone(), may_sleep)?;
+        let send_queue = CompletionQueue::new(device, sends, hub.clone(), may_sleep)?;
         let receives = receive_completions(&limits);
-        let receive_queue = CompletionQueue::new(device, receives, completions, may_sleep)?;
+        let receive_queue = CompletionQueue::new(device, receives, hub.clone(), may_sleep)?;
         let segments_max = attributes.send_segments_max;
         let queue_pair = DatagramQueuePair::new(
             &DatagramConfig {
@@ -305,9 +343,8 @@ impl Hardware {
             SharedReceiveQueue::new(&domain, receives, shared.segments_max, may_sleep).ok()
         });
         let connected = settings.connected_for(&attributes, shared.is_some());
-        let handler: Weak<Hub> = Arc::downgrade(hub);
-        let administrator = Administrator::new(port, handler.clone())?;
-        let manager = Manager::new(port, handler)?;
+        let administrator = Administrator::new(port, hub.clone())?;
+        let manager = Manager::new(port, hub.clone())?;
         Ok(Self {
             port: port.clone(),
             partition: PartitionChoice::Port,

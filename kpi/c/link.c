@@ -39,7 +39,11 @@
 #include <netinet6/nd6.h>
 #endif
 
+/* Not among the headers of a base system. */
+#if defined(MAC) && __has_include(<security/mac/mac_framework.h>)
 #include <security/mac/mac_framework.h>
+#define	KPI_MAC
+#endif
 
 #if __FreeBSD_version >= 1400092
 #include <net/if_private.h>
@@ -47,7 +51,7 @@
 
 #include "link.h"
 
-#ifdef MAC
+#ifdef KPI_MAC
 /* A kernel may be without: a name that is nowhere is 0 then. */
 #pragma weak mac_ifnet_check_transmit_fp_flag
 #pragma weak mac_ifnet_check_transmit_impl
@@ -56,6 +60,8 @@
 #define	KPI_HAS_MAC	(&mac_ifnet_check_transmit_fp_flag != NULL)
 #else
 #define	KPI_HAS_MAC	false
+#define	mac_ifnet_check_transmit(ifp, m)	0
+#define	mac_ifnet_create_mbuf(ifp, m)		((void)0)
 #endif
 
 #define	KPI_LINK_HEADER_LEN	((int)sizeof(struct kpi_link_header))

@@ -1,7 +1,7 @@
 //! An interface of the network stack (ifnet(9)), with the link layer of RFC 4391.
 
 use alloc::boxed::Box;
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::ffi::{CStr, c_int, c_void};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ptr::{NonNull, null_mut};
@@ -111,7 +111,7 @@ pub struct InterfaceConfig<'a> {
 #[derive(Debug)]
 pub struct NetInterface {
     interface: NonNull<sys::kpi_ifnet>,
-    driver: NonNull<Weak<dyn Driver>>,
+    driver: NonNull<Arc<dyn Driver>>,
     is_attached: AtomicBool,
 }
 
@@ -128,7 +128,7 @@ impl NetInterface {
     /// No memory.
     pub fn attach(
         config: &InterfaceConfig<'_>,
-        driver: Weak<dyn Driver>,
+        driver: Arc<dyn Driver>,
         _may_sleep: &MaySleep,
     ) -> Result<Self, Errno> {
         let driver = NonNull::from(Box::leak(try_box(driver)?));
@@ -317,9 +317,9 @@ static CALLBACKS: sys::kpi_ifnet_callbacks = sys::kpi_ifnet_callbacks {
 /// # Safety
 ///
 /// `driver` is that of an interface that is not detached.
-unsafe fn driver_of(driver: *mut c_void) -> Option<Arc<dyn Driver>> {
+unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a dyn Driver {
     // SAFETY: it stays where it is until the interface is detached.
-    unsafe { &*driver.cast::<Weak<dyn Driver>>() }.upgrade()
+    &**unsafe { &*driver.cast::<Arc<dyn Driver>>() }
 }
 
 /// # Safety
@@ -331,9 +331,7 @@ unsafe extern "C" fn transmit(driver: *mut c_void, chain: *mut sys::mbuf) -> c_i
     // SAFETY: as the caller says. The stack links packets to others in queues only.
     let mut packet = unsafe { Packet::from_raw(chain) };
     // SAFETY: as the caller says.
-    let Some(driver) = (unsafe { driver_of(driver) }) else {
-        return Errno::code(Err(Errno::ENXIO));
-    };
+    let driver = unsafe { driver_of(driver) };
     let mut raw = [0; size_of::<sys::kpi_link_header>()];
     if packet.copy_out(0, &mut raw).is_err() || packet.trim_front(raw.len()).is_err() {
         return Errno::code(Err(Errno::EINVAL));
@@ -353,10 +351,9 @@ unsafe extern "C" fn transmit(driver: *mut c_void, chain: *mut sys::mbuf) -> c_i
 /// `driver` is that of an interface that is not detached.
 unsafe extern "C" fn flush_queue(driver: *mut c_void) {
     // SAFETY: as the caller says.
-    if let Some(driver) = unsafe { driver_of(driver) } {
-        // SAFETY: the stack calls with no mutex of ours held.
-        driver.flush_queue(&mut unsafe { Unlocked::assume() });
-    }
+    let driver = unsafe { driver_of(driver) };
+    // SAFETY: the stack calls with no mutex of ours held.
+    driver.flush_queue(&mut unsafe { Unlocked::assume() });
 }
 
 /// # Safety
@@ -366,9 +363,7 @@ unsafe extern "C" fn set_up(driver: *mut c_void, is_up: c_int) {
     // SAFETY: as the caller says.
     let mut may_sleep = unsafe { MaySleep::assume() };
     // SAFETY: as the caller says.
-    if let Some(driver) = unsafe { driver_of(driver) } {
-        driver.set_up(is_up != 0, &mut may_sleep);
-    }
+    unsafe { driver_of(driver) }.set_up(is_up != 0, &mut may_sleep);
 }
 
 /// # Safety
@@ -378,10 +373,8 @@ unsafe extern "C" fn set_mtu(driver: *mut c_void, mtu: u32) -> c_int {
     // SAFETY: as the caller says.
     let mut may_sleep = unsafe { MaySleep::assume() };
     // SAFETY: as the caller says.
-    match unsafe { driver_of(driver) } {
-        Some(driver) => Errno::code(driver.set_mtu(mtu as usize, &mut may_sleep)),
-        None => Errno::code(Err(Errno::ENXIO)),
-    }
+    let driver = unsafe { driver_of(driver) };
+    Errno::code(driver.set_mtu(mtu as usize, &mut may_sleep))
 }
 
 /// # Safety
@@ -389,9 +382,7 @@ unsafe extern "C" fn set_mtu(driver: *mut c_void, mtu: u32) -> c_int {
 /// `driver` is that of an interface that is not detached.
 unsafe extern "C" fn groups_changed(driver: *mut c_void) {
     // SAFETY: as the caller says.
-    if let Some(driver) = unsafe { driver_of(driver) } {
-        driver.groups_changed();
-    }
+    unsafe { driver_of(driver) }.groups_changed();
 }
 
 /// # Safety
@@ -414,11 +405,9 @@ unsafe extern "C" fn counter(driver: *mut c_void, counter: u32) -> u64 {
         _ => return 0,
     };
     // SAFETY: as the caller says.
-    match unsafe { driver_of(driver) } {
-        // SAFETY: the stack calls with no mutex of ours held.
-        Some(driver) => driver.counter(counter, &mut unsafe { Unlocked::assume() }),
-        None => 0,
-    }
+    let driver = unsafe { driver_of(driver) };
+    // SAFETY: the stack calls with no mutex of ours held.
+    driver.counter(counter, &mut unsafe { Unlocked::assume() })
 }
 
 /// # Safety

@@ -22,6 +22,7 @@ pub mod context;
 pub mod dma;
 pub mod errno;
 pub mod ifnet;
+pub mod late;
 pub mod log;
 pub mod mbuf;
 pub mod memory;

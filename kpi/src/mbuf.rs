@@ -46,8 +46,8 @@ impl Packet {
     }
 
     fn set_note(&self, note: u64) {
-        // SAFETY: a chain with a packet header by the invariant. The stack uses the field within one
-        // of its layers only.
+        // SAFETY: a chain with a packet header by the invariant. The stack uses the field within
+        // one of its layers only.
         unsafe { sys::rust_helper_mbuf_set_note(self.raw(), note) }
     }
 

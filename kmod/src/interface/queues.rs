@@ -150,64 +150,69 @@ const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
 struct Receives {
     kind: u64,
     places: Vec<Place>,
-    vacant: Vec<u32>,
+    /// The first vacant place.
+    vacant: Option<u32>,
     count: u64,
 }
 
 #[derive(Debug)]
 struct Place {
     slot: ReceiveSlot<Packet>,
-    posted: Option<u64>,
+    state: PlaceState,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum PlaceState {
+    Vacant {
+        next: Option<u32>,
+    },
+    /// By the number of its work request.
+    Posted(u64),
 }
 
 impl Receives {
     fn new(kind: u64, len: u32, domain: &ProtectionDomain) -> Result<Self, Errno> {
-        let mut next = 0;
-        let vacant = filled(len, || {
-            next += 1;
-            next - 1
+        let mut position = 0;
+        let places = filled(len, || {
+            position += 1;
+            let next = (position < len).then_some(position);
+            Place { slot: ReceiveSlot::new(domain), state: PlaceState::Vacant { next } }
         })?;
-        let place = || Place { slot: ReceiveSlot::new(domain), posted: None };
-        Ok(Self { kind, places: filled(len, place)?, vacant, count: 0 })
+        Ok(Self { kind, places, vacant: (len > 0).then_some(0), count: 0 })
     }
 
     fn post(
         &mut self,
         post: impl FnOnce(u64, &mut ReceiveSlot<Packet>) -> Result<(), Errno>,
     ) -> Result<(), PostReceiveError> {
-        let place = self.vacant.pop().ok_or(PostReceiveError)?;
+        let place = self.vacant.ok_or(PostReceiveError)?;
         self.count += 1;
         let wr_id = self.kind | (self.count & COUNT_MASK) << PLACE_BITS | u64::from(place);
-        let Some(at) = self.places.get_mut(place as usize) else { return Err(PostReceiveError) };
-        match post(wr_id, &mut at.slot) {
-            Ok(()) => {
-                at.posted = Some(wr_id);
-                Ok(())
-            }
-            Err(_) => {
-                self.vacant.push(place);
-                Err(PostReceiveError)
-            }
-        }
+        let at = self.places.get_mut(place as usize).ok_or(PostReceiveError)?;
+        let PlaceState::Vacant { next } = at.state else { return Err(PostReceiveError) };
+        post(wr_id, &mut at.slot).map_err(|_| PostReceiveError)?;
+        at.state = PlaceState::Posted(wr_id);
+        self.vacant = next;
+        Ok(())
     }
 
     fn complete(&mut self, completion: &Completion) -> Received {
         let place = completion.wr_id() & PLACE_MASK;
         let Some(at) = self.places.get_mut(place as usize) else { return Received::Stale };
-        if at.posted != Some(completion.wr_id()) {
+        if at.state != PlaceState::Posted(completion.wr_id()) {
             return Received::Stale;
         }
-        at.posted = None;
+        at.state = PlaceState::Vacant { next: self.vacant };
         // CAST: below the mask.
-        self.vacant.push(place as u32);
+        self.vacant = Some(place as u32);
         at.slot.complete(completion).map_or(Received::Nothing, Received::Packet)
     }
 
     fn reclaim(&mut self, quiet: &Quiet) {
         for (place, at) in (0..).zip(&mut self.places) {
             if at.slot.reclaim(quiet) {
-                at.posted = None;
-                self.vacant.push(place);
+                at.state = PlaceState::Vacant { next: self.vacant };
+                self.vacant = Some(place);
             }
         }
     }
