@@ -154,7 +154,7 @@ check_sources() {
 
 run_workspace_tests() {
     test_name="tests"
-    run_tests --package ipoib_rs --package fabric --package sim
+    run_tests --package ipoib_rs --package fabric --package sim --package softib
     test_name="tests of the core, optimised"
     run_tests --release --package ipoib_rs
     check "what the core costs by itself" "$CARGO" bench --locked --quiet --bench core

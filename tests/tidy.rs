@@ -18,6 +18,8 @@ const LINE_COLUMNS_MAX: usize = 100;
 /// Files that may contain unsafe code, each with the reason.
 const UNSAFE_FILES: &[(&str, &str)] = &[
     ("kmod/src/lib.rs", "the kernel's linker finds the entries of a module by their names"),
+    ("softib/src/abi.rs", "the C half calls it, with pointers"),
+    ("softib/src/memory.rs", "bytes are copied from and to where work requests say"),
     ("lab/src/tun.rs", "the ioctl that makes a TUN device has no safe wrapper"),
 ];
 
@@ -38,6 +40,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("kpi/Cargo.toml", &["ipoib_rs", "sys-bindings"]),
     ("kpi/fake/Cargo.toml", &["sys-bindings"]),
     ("kmod/Cargo.toml", &["ipoib_rs", "kpi"]),
+    ("softib/Cargo.toml", &["fabric", "ipoib_rs", "kpi"]),
 ];
 /// Crates that are linked into the kernel, and what from outside may be linked with them.
 const KERNEL_CRATES: &[&str] = &[
@@ -46,6 +49,7 @@ const KERNEL_CRATES: &[&str] = &[
     "sys-bindings/Cargo.toml",
     "kpi/Cargo.toml",
     "kmod/Cargo.toml",
+    "softib/Cargo.toml",
 ];
 const KERNEL_DEPENDENCIES: &[&str] = &["bitflags", "static_assertions", "zerocopy"];
 
