@@ -135,7 +135,8 @@ check_sources() {
         skip "core and fabric without a standard library" "needs the Rust target $bare"
     fi
     if can_run shellcheck; then
-        check "shellcheck" shellcheck --external-sources scripts/*.sh .ci/run
+        check "shellcheck" shellcheck --external-sources scripts/*.sh .ci/run vm/guest/rc \
+            vm/guest/*.sh vm/guest/suites/*.sh
     else
         skip "shellcheck" "needs shellcheck"
     fi

@@ -9,3 +9,4 @@
 
 #include "kpi.h"
 #include "layout.h"
+#include "ofed/ofed.h"

@@ -18,6 +18,11 @@ pub struct Module {
 
 impl Module {
     pub(crate) fn load(may_sleep: &mut MaySleep) -> Result<Self, Errno> {
+        // Both would answer for every port. Events of a port can be shared, addresses cannot.
+        if kpi::module::is_loaded(c"ipoib", may_sleep) {
+            log::line(Level::Error, format_args!("ipoib_rs: ipoib is loaded: kldunload ipoib"));
+            return Err(Errno::EEXIST);
+        }
         let settings = Settings::read();
         let tunables = settings.publish(may_sleep)?;
         let label = Label { name: c"ipoib", description: c"IP over InfiniBand: interfaces" };

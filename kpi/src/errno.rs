@@ -29,6 +29,8 @@ errnos! {
     EINVAL;
     /// No memory.
     ENOMEM;
+    /// No answer in time.
+    ETIMEDOUT;
 }
 
 impl Errno {

@@ -15,13 +15,21 @@
 
 extern crate alloc;
 
+mod abi;
+pub mod client;
+pub mod cm;
 pub mod context;
+pub mod dma;
 pub mod errno;
 pub mod log;
 pub mod memory;
+pub mod module;
 pub mod owned;
+mod registry;
+pub mod sa;
 pub mod sync;
 pub mod sysctl;
 pub mod time;
 pub mod tunable;
+pub mod verbs;
 pub mod worker;
