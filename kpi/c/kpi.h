@@ -77,6 +77,8 @@ bool	 rust_helper_kenv_text(const char *name, char *text, int size);
 
 /* time.c */
 sbintime_t rust_helper_sbinuptime(void);
+void	 rust_helper_pause_ms(uint32_t span);		/* May sleep. */
+uint64_t rust_helper_random(void);
 
 /* worker.c */
 struct kpi_worker *rust_helper_worker_create(void);
