@@ -216,6 +216,15 @@ run_kernel_checks() {
     check "each gate for modules refuses a bad object" scripts/check-kmod.sh --self-test
     check "the modules pass the gates" scripts/check-kmod.sh target/kmod/ipoib_rs
     [ "$code" -ne 0 ] || sed 's/^/         /' "$log"
+    tests "tests of the kernel's wrappers on a fake kernel" scripts/test-kpi.sh
+    if "$CARGO" clippy --version >/dev/null 2>&1; then
+        # Modules have no unwinding, and a host would want it.
+        check "clippy without a warning, crates for the kernel" env CARGO_PROFILE_DEV_PANIC=abort \
+            KMOD_FLAGS="$REPO/target/kmod/flags" "$CARGO" clippy --locked --package sys-bindings \
+            --package kpi --package fake-kernel --package kmod -- -D warnings
+    else
+        skip "clippy without a warning, crates for the kernel" "needs clippy"
+    fi
 }
 
 setup_rust
