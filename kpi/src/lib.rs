@@ -21,6 +21,8 @@ pub mod cm;
 pub mod context;
 pub mod dma;
 pub mod errno;
+#[cfg(feature = "fake")]
+pub mod fake;
 pub mod log;
 pub mod memory;
 pub mod owned;
