@@ -26,7 +26,7 @@ use ipoib_rs::packet::{
     NoHeadroom, PacketBuf, PacketSink, PostReceiveError, Receive, ReceiveQueue, SendId,
     ShortPacket,
 };
-use ipoib_rs::pump::{Shell, pump};
+use ipoib_rs::pump::{PumpingShell, Shell, pump};
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::{AddressFlags, EtherType, GRH_BYTES, LinkAddress, Scope};
 
@@ -285,7 +285,9 @@ impl Shell for World {
     }
 
     fn release_packets(&mut self) {}
+}
 
+impl PumpingShell for World {
     fn observe(&mut self, _: Event) {}
 
     fn execute(&mut self, action: Action) {

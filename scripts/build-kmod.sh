@@ -8,6 +8,8 @@
 #                                          /usr/src/sys): complete modules for that kernel
 #   scripts/build-kmod.sh --out DIR        results go there (default: target/kmod)
 #   scripts/build-kmod.sh --module NAME    only the module of this folder (kmod, softib)
+#   scripts/build-kmod.sh --rust-only      only the Rust halves, as NAME-rust.o: what the makefiles
+#                                          of FreeBSD cannot build (kmod/Makefile)
 #
 # Prints one line per step, and each module with its size. Needs clang, lld, llvm, libclang, and a
 # Rust with the sources of its library; on Debian it installs them.
@@ -31,7 +33,7 @@ RUST_FLAGS="-Crelocation-model=static -Ccode-model=kernel -Cno-redzone=yes -Zplt
     -Zemit-stack-sizes -Cforce-frame-pointers=yes"
 
 usage() {
-    sed -n '4,11s/^# *//p' "$0" >&2
+    sed -n '4,13s/^# *//p' "$0" >&2
     exit 2
 }
 
@@ -40,14 +42,16 @@ cargo_target=${CARGO_TARGET_DIR:-$REPO/target}/kmod-build
 system=
 out=$REPO/target/kmod
 modules=
+rust_only=
 while [ $# -gt 0 ]; do
     case "$1" in
-    --sys) system=${2:?} ;;
-    --out) out=${2:?} ;;
-    --module) modules="$modules ${2:?}" ;;
+    --sys) system=${2:?} && shift ;;
+    --out) out=${2:?} && shift ;;
+    --module) modules="$modules ${2:?}" && shift ;;
+    --rust-only) rust_only=1 ;;
     *) usage ;;
     esac
-    shift 2
+    shift
 done
 
 # The folder that holds the headers of a processor: beside all others, or below arch/.
@@ -187,6 +191,8 @@ EOF
 -Wno-pointer-sign
 -Wstrict-prototypes
 EOF
+        # The modules of the InfiniBand stack are wanted where there is something that uses them.
+        [ -z "$system" ] || echo -DKPI_OFED
     } >"$out/flags-c"
     { cat "$out/flags-c"; ofed_flags; } >"$out/flags-ofed"
 }
@@ -215,7 +221,7 @@ name_of() {
     esac
 }
 
-# FOLDER: the Rust half, as one archive.
+# FOLDER NAME: the Rust half, as one object.
 build_rust() {
     step "$1: Rust for $TARGET"
     quietly env \
@@ -225,6 +231,16 @@ build_rust() {
         "$CARGO" build --manifest-path "$REPO/Cargo.toml" --quiet --locked \
         -Zbuild-std=core,alloc --target "$TARGET" --profile kernel --package "$1" \
         --target-dir "$cargo_target"
+    # The crates are one object. The compiler's support library stays outside: what is wanted of it
+    # (memcpy and the like), the kernel has.
+    archive=$out/$2-rust.a
+    cp "$cargo_target/$TARGET/kernel/lib$1.a" "$archive"
+    support=$("$AR" t "$archive" | grep '^compiler_builtins-')
+    # Names of objects have no blanks: the list is to be split.
+    # shellcheck disable=SC2086
+    quietly "$AR" d "$archive" $support
+    quietly "$LLD" -m elf_x86_64_fbsd -r --whole-archive -o "$out/$2-rust.o" "$archive"
+    rm "$archive"
 }
 
 # FOLDER NAME: the C half, one object per file. What needs headers that are not there is named.
@@ -257,16 +273,8 @@ build_c() {
 
 # FOLDER NAME: the module.
 link_module() {
-    # The crates are one object. The compiler's support library stays outside: what is wanted of it
-    # (memcpy and the like), the kernel has.
-    archive=$out/$2.a
-    cp "$cargo_target/$TARGET/kernel/lib$1.a" "$archive"
-    support=$("$AR" t "$archive" | grep '^compiler_builtins-')
-    # Names of objects have no blanks: the list is to be split.
-    # shellcheck disable=SC2086
-    quietly "$AR" d "$archive" $support
     # With a section for each function: what check-kmod.sh looks into.
-    quietly "$LLD" -m elf_x86_64_fbsd -r -o "$out/$2.o" "$out/$2"/*.o "$archive"
+    quietly "$LLD" -m elf_x86_64_fbsd -r -o "$out/$2.o" "$out/$2"/*.o "$out/$2-rust.o"
     quietly "$LLD" -m elf_x86_64_fbsd -r -T "$REPO/scripts/kmod.ld" -o "$out/$2.full" "$out/$2.o"
     # Like a module of the base system, it exports nothing, and has a symbol table for backtraces.
     quietly "$OBJCOPY" --strip-debug --remove-section=.stack_sizes --keep-global-symbol=none \
@@ -292,8 +300,10 @@ write_flags
 for folder in ${modules:-kmod softib}; do
     if [ -d "$REPO/$folder" ]; then
         name=$(name_of "$folder")
-        build_rust "$folder"
-        build_c "$folder" "$name"
-        link_module "$folder" "$name"
+        build_rust "$folder" "$name"
+        if [ -z "$rust_only" ]; then
+            build_c "$folder" "$name"
+            link_module "$folder" "$name"
+        fi
     fi
 done

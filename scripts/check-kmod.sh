@@ -21,7 +21,7 @@ RELOCATIONS='R_X86_64_(NONE|64|32S|PC32|PLT32)'
 FRAME_BYTES_MAX=2048
 # x87, MMX, SSE, AVX: the kernel does not save these registers for itself.
 REGISTERS='%([xyz]?mm[0-9]+|st([^a-z]|$))'
-REGISTERS="$REGISTERS|[[:space:]](emms|f(ld|st|add|sub|mul|div|ild|ist|xch|com|init)[a-z0-9]*)\\b"
+REGISTERS="$REGISTERS|^(emms|f(ld|st|add|sub|mul|div|ild|ist|xch|com|init)[a-z0-9]*)\\b"
 
 refused=0
 
@@ -68,8 +68,10 @@ check_exports() {
 }
 
 check_registers() {
-    "$OBJDUMP" --disassemble --no-show-raw-insn "$module.ko" >"$scratch/all"
-    instructions=$(grep -c '^ *[0-9a-f]*:' "$scratch/all" || :)
+    # An address may look like the name of an instruction.
+    "$OBJDUMP" --disassemble --no-show-raw-insn "$module.ko" |
+        sed -n 's/^ *[0-9a-f]*:[[:space:]]*//p' >"$scratch/all"
+    instructions=$(wc -l <"$scratch/all" | tr -d ' ')
     grep -E "$REGISTERS" "$scratch/all" >"$scratch/bad" || :
     if [ "$instructions" -eq 0 ]; then
         report registers refused "there are no instructions to look at"
@@ -159,10 +161,14 @@ reachable() {
 check_panics() {
     name=$(basename "$module")
     references "$module.o" | sort -u >"$scratch/graph"
-    entries=$(listed "$name" "$REPO/kmod/datapath.entries" | tr '\n' ' ')
-    missing=$(for entry in $entries; do
-        grep -q "^$entry " "$scratch/graph" || echo "$entry"
+    awk '{ print $1 }' "$scratch/graph" | sort -u >"$scratch/names"
+    patterns=$(listed "$name" "$REPO/kmod/datapath.entries")
+    missing=$(for pattern in $patterns; do
+        grep -Eq "$pattern" "$scratch/names" || echo "$pattern"
     done)
+    entries=$(for pattern in $patterns; do
+        grep -E "$pattern" "$scratch/names" || :
+    done | tr '\n' ' ')
     reachable "$entries" <"$scratch/graph" >"$scratch/all"
     grep -E "^[^ ]*$PANICS" "$scratch/all" >"$scratch/bad" || :
     if [ -n "$missing" ]; then
@@ -226,9 +232,11 @@ refuses() {
 # The entries of the data path in a sample, which do what is given.
 sample_entries() {
     echo 'void free(void *, void *);'
-    for entry in $(listed ipoib_rs "$REPO/kmod/datapath.entries"); do
-        printf 'void %s(void) { free(0, 0); %s; }\n' "$entry" "${1:-}"
-    done
+    listed ipoib_rs "$REPO/kmod/datapath.entries" | sed 's/[.*$]//g' |
+        awk -v body="${1:-}" '{
+            printf "void ipoib_rs_e%d(void) __asm__(\"ipoib_rs_%s\");\n", NR, $1
+            printf "void ipoib_rs_e%d(void) { free(0, 0); %s; }\n", NR, body
+        }'
 }
 
 self_test() {

@@ -205,6 +205,17 @@ measure_coverage() {
     printf '         %s of the lines of src/ are covered\n' "${lines:-an unknown part}"
 }
 
+# The wrappers of the kernel, over a kernel that checks how it is used.
+run_wrapper_tests() {
+    if ! (setup_tools cc clang libclang) >"$log" 2>&1; then
+        skip "tests of the kernel's wrappers" "need clang and libclang"
+    elif [ "$(uname -s)" = Linux ]; then
+        tests "tests of the kernel's wrappers, with sanitizers" scripts/test-kpi.sh --sanitize
+    else
+        tests "tests of the kernel's wrappers" scripts/test-kpi.sh
+    fi
+}
+
 # Without the sources of FreeBSD, the modules are built as far as the headers of its base system go.
 run_kernel_checks() {
     if ! (setup_kernel_tools) >"$log" 2>&1; then
@@ -223,6 +234,7 @@ check "dependencies" "$CARGO" fetch --locked
 check_sources
 run_workspace_tests
 run_lab_tests
+run_wrapper_tests
 run_kernel_checks
 measure_coverage
 

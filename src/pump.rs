@@ -11,9 +11,9 @@ use crate::packet::{DataPath, PacketBuf};
 use crate::time::Instant;
 
 /// Actions that are taken out in one go, before the lock is dropped to execute them.
-const BATCH_LEN: usize = 16;
+const BATCH_LEN: usize = 8;
 
-/// What surrounds an interface.
+/// What surrounds an interface: enough to feed it.
 pub trait Shell {
     /// The packets of this world.
     type Packet: PacketBuf;
@@ -28,7 +28,10 @@ pub trait Shell {
 
     /// Hands what the data path recorded (delivered, dropped and too-big packets) to the stack.
     fn release_packets(&mut self);
+}
 
+/// A shell that carries out what follows from an input.
+pub trait PumpingShell: Shell {
     /// Records a state delta.
     fn observe(&mut self, event: Event);
 
@@ -40,7 +43,7 @@ pub trait Shell {
 }
 
 /// Feeds one input to the interface and carries out all that follows from it.
-pub fn pump<S: Shell, R>(
+pub fn pump<S: PumpingShell, R>(
     shell: &mut S,
     feed: impl FnOnce(&mut Interface<S::Packet>, &mut S::DataPath<'_>) -> R,
 ) -> R {

@@ -24,5 +24,5 @@ pub use ipv6::{IPV6_HEADER_BYTES, Ipv6Header, Ipv6Payload};
 pub use mgid::{BroadcastGroup, Scope, Signature};
 pub use neighbor_option::{
     NEIGHBOR_DISCOVERY_BYTES_MAX, OPTION_BYTES as ADDRESS_OPTION_BYTES, OptionPadding,
-    read_address_option, rewrite_address_options,
+    is_neighbor_discovery, read_address_option, rewrite_address_options,
 };

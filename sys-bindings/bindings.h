@@ -7,6 +7,8 @@
 #include <sys/errno.h>
 #include <sys/syslog.h>
 
+#include "ifnet.h"
 #include "kpi.h"
 #include "layout.h"
+#include "mbuf.h"
 #include "ofed/ofed.h"

@@ -19,7 +19,10 @@ ipoib_rs_modevent(module_t module __unused, int event, void *argument __unused)
 	case MOD_LOAD:
 		return (ipoib_rs_load(&ipoib_rs));
 	case MOD_UNLOAD:
-		ipoib_rs_unload(ipoib_rs);
+		/* Comes after a MOD_LOAD that failed, too. */
+		if (ipoib_rs != NULL)
+			ipoib_rs_unload(ipoib_rs);
+		ipoib_rs = NULL;
 		return (0);
 	default:
 		return (EOPNOTSUPP);
@@ -33,3 +36,7 @@ static moduledata_t ipoib_rs_moddata = {
 
 DECLARE_MODULE(ipoib_rs, ipoib_rs_moddata, SI_SUB_LAST, SI_ORDER_ANY);
 MODULE_VERSION(ipoib_rs, 1);
+#ifdef KPI_OFED
+MODULE_DEPEND(ipoib_rs, ibcore, 1, 1, 1);
+MODULE_DEPEND(ipoib_rs, linuxkpi, 1, 1, 1);
+#endif

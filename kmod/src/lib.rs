@@ -4,8 +4,11 @@
 
 extern crate alloc;
 
+mod adapters;
+mod interface;
 mod module;
 mod settings;
+mod sysctl;
 
 use alloc::boxed::Box;
 use core::ffi::c_int;

@@ -1,28 +1,40 @@
 //! The module from loading to unloading.
 
+use alloc::boxed::Box;
+
+use kpi::client::{Client, Registration};
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
 use kpi::log::{self, Level};
+use kpi::owned::{try_arc, try_box};
 use kpi::sysctl::{Label, Root, Tree};
 
+use crate::adapters::Adapters;
 use crate::settings::Settings;
 
 /// All that the module has. Dropping it takes it out of the kernel again.
 #[derive(Debug)]
 pub struct Module {
+    /// Interfaces come and go with it: it is the first to go.
+    _registration: Registration,
     /// `hw.ipoib`
     _tunables: Tree,
-    /// `net.link.ipoib`
-    _interfaces: Tree,
 }
 
 impl Module {
     pub(crate) fn load(may_sleep: &mut MaySleep) -> Result<Self, Errno> {
+        // Both would answer for every port. Events of a port can be shared, addresses cannot.
+        if kpi::module::is_loaded(c"ipoib", may_sleep) {
+            log::line(Level::Error, format_args!("ipoib_rs: ipoib is loaded: kldunload ipoib"));
+            return Err(Errno::EEXIST);
+        }
         let settings = Settings::read();
         let tunables = settings.publish(may_sleep)?;
         let label = Label { name: c"ipoib", description: c"IP over InfiniBand: interfaces" };
-        let interfaces = Tree::new(Root::NetLink, label, may_sleep)?;
+        let interfaces = try_arc(Tree::new(Root::NetLink, label, may_sleep)?)?;
         log::line(Level::Info, format_args!("ipoib_rs {}", env!("CARGO_PKG_VERSION")));
-        Ok(Self { _tunables: tunables, _interfaces: interfaces })
+        let adapters: Box<dyn Client> = try_box(Adapters::new(settings, interfaces)?)?;
+        let registration = Registration::new(adapters, may_sleep)?;
+        Ok(Self { _registration: registration, _tunables: tunables })
     }
 }

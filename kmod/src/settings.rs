@@ -2,13 +2,19 @@
 
 use core::fmt::Write;
 
-use ipoib_rs::interface::Mode;
+use ipoib_rs::interface::{ConnectedSupport, Mode};
 use ipoib_rs::limits::{CONNECTED_MTU_MAX, LIMIT_MAX, Limits, MTU_MIN};
+use ipoib_rs::wire::ENCAPSULATION_BYTES;
+use kpi::client::DeviceAttributes;
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
 use kpi::log::{self, Level};
-use kpi::sysctl::{Label, Root, Tree};
+use kpi::sysctl::{Label, Output, Root, Tree};
 use kpi::tunable;
+use kpi::verbs::SEGMENTS_MAX;
+
+/// A receive for a connection is made of segments of this size.
+const PAGE_BYTES: usize = 4096;
 
 /// What every interface begins with.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,6 +25,25 @@ pub(crate) struct Settings {
     pub(crate) mode: Mode,
     /// The MTU in connected mode of such an interface.
     pub(crate) connected_mtu: usize,
+    /// The names of the HCAs that get interfaces, with commas between them; empty for all.
+    devices: Devices,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Devices([u8; tunable::TEXT_BYTES]);
+
+impl Devices {
+    fn read() -> Self {
+        let mut buffer = [0; tunable::TEXT_BYTES];
+        // Without one, it is empty.
+        let _ = tunable::text(c"hw.ipoib.devices", &mut buffer);
+        Self(buffer)
+    }
+
+    fn as_str(&self) -> &str {
+        let text = core::ffi::CStr::from_bytes_until_nul(&self.0).unwrap_or_default();
+        text.to_str().unwrap_or_default()
+    }
 }
 
 impl Settings {
@@ -40,14 +65,43 @@ impl Settings {
         };
         let mtu = number(c"hw.ipoib.connected_mtu", MTU_MIN as u64..=CONNECTED_MTU_MAX as u64);
         let connected_mtu = mtu.and_then(|mtu| usize::try_from(mtu).ok());
-        Self { limits, mode: mode(), connected_mtu: connected_mtu.unwrap_or(CONNECTED_MTU_MAX) }
+        let connected_mtu = connected_mtu.unwrap_or(CONNECTED_MTU_MAX);
+        Self { limits, mode: mode(), connected_mtu, devices: Devices::read() }
+    }
+
+    /// The sizes of tables, as far as the adapter goes.
+    pub(crate) fn limits_for(&self, device: &DeviceAttributes) -> Limits {
+        let limits = &self.limits;
+        let shared_max = device.shared_receives.map_or(u32::MAX, |shared| shared.queue_len_max);
+        Limits {
+            send_queue_len: limits.send_queue_len.min(device.queue_len_max),
+            receive_queue_len: limits.receive_queue_len.min(device.queue_len_max),
+            shared_receive_queue_len: limits.shared_receive_queue_len.min(shared_max),
+            ..*limits
+        }
+    }
+
+    /// What connected mode can be with an adapter: a message is received in segments of a page,
+    /// and the encapsulation header is part of it.
+    pub(crate) fn connected_for(
+        &self,
+        device: &DeviceAttributes,
+        shares_receives: bool,
+    ) -> ConnectedSupport {
+        let segments = match device.shared_receives {
+            Some(shared) if shares_receives => shared.segments_max,
+            Some(_) | None => device.send_segments_max,
+        };
+        let bytes = segments.min(SEGMENTS_MAX) * PAGE_BYTES;
+        let mtu_max = CONNECTED_MTU_MAX.min(bytes - ENCAPSULATION_BYTES);
+        ConnectedSupport { mtu_max, shares_receives }
     }
 
     /// Shows them as sysctls of the same names.
     pub(crate) fn publish(self, may_sleep: &mut MaySleep) -> Result<Tree, Errno> {
         let top = Label { name: c"ipoib", description: c"IP over InfiniBand: loader tunables" };
         let mut tree = Tree::new(Root::Hw, top, may_sleep)?;
-        let Self { limits, mode, connected_mtu } = self;
+        let Self { limits, mode, connected_mtu, devices } = self;
         let numbers = [
             (c"send_queue_size", c"Sends that are posted at most", limits.send_queue_len.into()),
             (c"recv_queue_size", c"Receives that are posted", limits.receive_queue_len.into()),
@@ -60,7 +114,17 @@ impl Settings {
         }
         let label = Label { name: c"default_mode", description: c"datagram or connected" };
         tree.add_text(Tree::TOP, label, move |out, _| out.write_str(name_of(mode)), may_sleep)?;
+        let label =
+            Label { name: c"devices", description: c"HCAs that get interfaces; all if empty" };
+        let show = move |out: &mut Output, _: &mut MaySleep| out.write_str(devices.as_str());
+        tree.add_text(Tree::TOP, label, show, may_sleep)?;
         Ok(tree)
+    }
+
+    /// Whether an HCA gets interfaces.
+    pub(crate) fn drives(&self, device: &str) -> bool {
+        let names = self.devices.as_str();
+        names.is_empty() || names.split(',').any(|name| name.trim() == device)
     }
 }
 

@@ -23,6 +23,9 @@ void	 rust_helper_panic(const char *text, int length) __dead2;
 void	*rust_helper_malloc(size_t size, size_t align);
 void	 rust_helper_free(void *memory);
 
+/* module.c */
+bool	 rust_helper_module_is_loaded(const char *name);
+
 /* sync.c */
 struct mtx *rust_helper_mtx_create(const char *name);
 void	 rust_helper_mtx_destroy(struct mtx *mtx);
@@ -74,6 +77,8 @@ bool	 rust_helper_kenv_text(const char *name, char *text, int size);
 
 /* time.c */
 sbintime_t rust_helper_sbinuptime(void);
+void	 rust_helper_pause_ms(uint32_t span);		/* May sleep. */
+uint64_t rust_helper_random(void);
 
 /* worker.c */
 struct kpi_worker *rust_helper_worker_create(void);

@@ -4,7 +4,7 @@
 //! not get to remove it before the last of them is gone. So no object can outlive its adapter.
 
 use alloc::boxed::Box;
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::ffi::{CStr, c_void};
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -243,7 +243,7 @@ impl Port {
     /// No memory.
     pub fn watch(
         &self,
-        watcher: Weak<dyn PortWatcher>,
+        watcher: Arc<dyn PortWatcher>,
         _may_sleep: &MaySleep,
     ) -> Result<PortWatch, Errno> {
         let watcher = NonNull::from(Box::leak(try_box(watcher)?));
@@ -335,7 +335,7 @@ pub trait PortWatcher: Send + Sync {
 #[derive(Debug)]
 pub struct PortWatch {
     watch: NonNull<sys::kpi_port_watch>,
-    watcher: NonNull<Weak<dyn PortWatcher>>,
+    watcher: NonNull<Arc<dyn PortWatcher>>,
     _device: Device,
 }
 
@@ -402,8 +402,7 @@ unsafe extern "C" fn device_removed(client: *mut c_void, device: *mut c_void) {
 /// `context` is a watcher whose watch is not over.
 unsafe extern "C" fn port_changed(context: *mut c_void, event: u32) {
     // SAFETY: a watcher stays where it is until its watch is over.
-    let watcher = unsafe { &*context.cast::<Weak<dyn PortWatcher>>() };
-    let Some(watcher) = watcher.upgrade() else { return };
+    let watcher = unsafe { &*context.cast::<Arc<dyn PortWatcher>>() };
     let event = match event {
         sys::kpi_port_event::KPI_PORT_ACTIVE => PortEvent::PortActive,
         sys::kpi_port_event::KPI_PORT_ERROR => PortEvent::PortError,

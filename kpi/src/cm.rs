@@ -12,7 +12,7 @@
 
 mod event;
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::fmt;
 use core::ptr::{NonNull, null, null_mut};
 
@@ -79,7 +79,7 @@ pub struct Manager {
 
 struct Inner {
     port: Port,
-    handler: Weak<dyn Handler>,
+    handler: Arc<dyn Handler>,
 }
 
 /// What an event is about.
@@ -136,7 +136,7 @@ impl Manager {
     /// # Errors
     ///
     /// No memory.
-    pub fn new(port: &Port, handler: Weak<dyn Handler>) -> Result<Self, Errno> {
+    pub fn new(port: &Port, handler: Arc<dyn Handler>) -> Result<Self, Errno> {
         Ok(Self { inner: try_arc(Inner { port: port.clone(), handler })? })
     }
 

@@ -23,14 +23,24 @@ macro_rules! errnos {
 }
 
 errnos! {
+    /// No such address.
+    EADDRNOTAVAIL;
+    /// No such kind of address.
+    EAFNOSUPPORT;
     /// There is one already.
     EEXIST;
     /// An argument is out of its range.
     EINVAL;
+    /// A queue is full.
+    ENOBUFS;
     /// No memory.
     ENOMEM;
+    /// No such device.
+    ENXIO;
     /// No answer in time.
     ETIMEDOUT;
+    /// It cannot do that.
+    EOPNOTSUPP;
 }
 
 impl Errno {

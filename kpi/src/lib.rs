@@ -23,8 +23,12 @@ pub mod dma;
 pub mod errno;
 #[cfg(feature = "fake")]
 pub mod fake;
+pub mod ifnet;
+pub mod late;
 pub mod log;
+pub mod mbuf;
 pub mod memory;
+pub mod module;
 pub mod owned;
 mod registry;
 pub mod sa;

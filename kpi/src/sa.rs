@@ -5,7 +5,7 @@
 //! only if the port is not in the group yet: so a join here first gives up what was joined before,
 //! as the core asks again only when the subnet manager may have forgotten it.
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::ffi::c_int;
 use core::fmt;
 use core::ptr::{NonNull, null_mut};
@@ -93,7 +93,7 @@ pub struct Administrator {
 
 struct Inner {
     port: Port,
-    handler: Weak<dyn Handler>,
+    handler: Arc<dyn Handler>,
     /// Calls of the handler under way.
     calls: AtomicU32,
 }
@@ -143,7 +143,7 @@ impl Administrator {
     /// # Errors
     ///
     /// No memory.
-    pub fn new(port: &Port, handler: Weak<dyn Handler>) -> Result<Self, Errno> {
+    pub fn new(port: &Port, handler: Arc<dyn Handler>) -> Result<Self, Errno> {
         let inner = Inner { port: port.clone(), handler, calls: AtomicU32::new(0) };
         Ok(Self { inner: try_arc(inner)? })
     }
@@ -412,11 +412,9 @@ fn free(MembershipHandle(membership): MembershipHandle) {
 
 /// Calls the handler of an asker, which is waited for when the asker is dropped.
 fn call(asker: &Inner, call: impl FnOnce(&dyn Handler, &mut Unlocked)) {
-    if let Some(handler) = asker.handler.upgrade() {
-        // SAFETY: the stack calls from a thread of its own, or inside a question, whose caller may
-        // sleep; the mutex of the table is not held here.
-        call(&*handler, &mut unsafe { Unlocked::assume() });
-    }
+    // SAFETY: the stack calls from a thread of its own, or inside a question, whose caller may
+    // sleep; the mutex of the table is not held here.
+    call(&*asker.handler, &mut unsafe { Unlocked::assume() });
     asker.calls.fetch_sub(1, Ordering::Release);
 }
 

@@ -114,6 +114,15 @@ impl<L: Level, T> Mutex<L, T> {
         result
     }
 
+    /// The value, of a mutex that is not needed any more.
+    pub fn into_inner(self) -> T {
+        let this = core::mem::ManuallyDrop::new(self);
+        // SAFETY: initialised, by the invariant, and not held: `with` borrows. It is not dropped.
+        unsafe { sys::rust_helper_mtx_destroy(this.mutex.as_ptr()) };
+        // SAFETY: the value is owned, and read once: it is not dropped either.
+        unsafe { core::ptr::read(this.value.get()) }
+    }
+
     /// The value, of a mutex that nobody else can lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()

@@ -4,6 +4,7 @@
 //! which may sleep, and are gone when the tree is: dropping it waits for those that run.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt::{self, Write};
@@ -25,6 +26,14 @@ pub enum Root {
     NetLink,
 }
 
+/// What a tree grows from.
+#[derive(Debug)]
+enum Ground {
+    Root(Root),
+    /// The top of another tree, which stays as long as this.
+    Tree(Arc<Tree>),
+}
+
 /// A branch of a tree.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Node(usize);
@@ -39,6 +48,8 @@ pub struct Tree {
     context: NonNull<sys::sysctl_ctx_list>,
     nodes: Vec<NonNull<sys::sysctl_oid>>,
     leaves: Vec<NonNull<Leaf>>,
+    /// Dropped last.
+    ground: Ground,
 }
 
 // SAFETY: sysctl(9) has its own lock, and the closures are `Send`.
@@ -72,22 +83,52 @@ impl Tree {
     /// # Errors
     ///
     /// No memory.
-    pub fn new(place: Root, top: Label<'_>, _may_sleep: &mut MaySleep) -> Result<Self, Errno> {
+    pub fn new(place: Root, top: Label<'_>, may_sleep: &mut MaySleep) -> Result<Self, Errno> {
+        Self::grow(Ground::Root(place), top, may_sleep)
+    }
+
+    /// A tree that hangs on the top of another.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn below(
+        parent: &Arc<Self>,
+        top: Label<'_>,
+        may_sleep: &mut MaySleep,
+    ) -> Result<Self, Errno> {
+        Self::grow(Ground::Tree(Arc::clone(parent)), top, may_sleep)
+    }
+
+    fn grow(ground: Ground, top: Label<'_>, _may_sleep: &mut MaySleep) -> Result<Self, Errno> {
         // SAFETY: it takes no lock but that of the allocator.
         let context = unsafe { sys::rust_helper_sysctl_ctx_create() };
         let context = NonNull::new(context).ok_or(Errno::ENOMEM)?;
         // INVARIANT: created just now, and empty.
-        let mut tree = Self { context, nodes: Vec::new(), leaves: Vec::new() };
-        let place = match place {
-            Root::Hw => root::KPI_SYSCTL_HW,
-            Root::NetLink => root::KPI_SYSCTL_NET_LINK,
-        };
+        let mut tree = Self { context, nodes: Vec::new(), leaves: Vec::new(), ground };
         tree.nodes.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        let context = context.as_ptr();
         let (name, description) = (top.name.as_ptr(), top.description.as_ptr());
         // SAFETY: may sleep, as the argument proves; the context is initialised, and both texts are
-        // copied.
-        let node =
-            unsafe { sys::rust_helper_sysctl_add_root(context.as_ptr(), place, name, description) };
+        // copied. The other tree exists as long as this one does.
+        let node = unsafe {
+            match &tree.ground {
+                Ground::Root(Root::Hw) => sys::rust_helper_sysctl_add_root(
+                    context,
+                    root::KPI_SYSCTL_HW,
+                    name,
+                    description,
+                ),
+                Ground::Root(Root::NetLink) => {
+                    let place = root::KPI_SYSCTL_NET_LINK;
+                    sys::rust_helper_sysctl_add_root(context, place, name, description)
+                }
+                Ground::Tree(parent) => {
+                    let parent = parent.node(Self::TOP)?;
+                    sys::rust_helper_sysctl_add_node(context, parent, name, description)
+                }
+            }
+        };
         // INVARIANT: it is in the context.
         tree.nodes.push(NonNull::new(node).ok_or(Errno::EEXIST)?);
         Ok(tree)

@@ -1,12 +1,26 @@
-//! The kernel's clock for the core.
+//! The kernel's clock and its random numbers.
 
 use ipoib_rs::time::Instant;
 use sys_bindings as sys;
+
+use crate::context::MaySleep;
 
 /// Time since the machine was booted. Monotonic.
 pub fn now() -> Instant {
     // SAFETY: it reads the timecounter; legal everywhere.
     Instant::from_nanos(nanos(unsafe { sys::rust_helper_sbinuptime() }))
+}
+
+/// Lets time pass.
+pub fn pause_ms(span: u32, _may_sleep: &MaySleep) {
+    // SAFETY: may sleep, as the argument proves.
+    unsafe { sys::rust_helper_pause_ms(span) }
+}
+
+/// A number that nobody can foretell (arc4random(9)).
+pub fn random_seed() -> u64 {
+    // SAFETY: it may take a spin lock of its own; legal in threads.
+    unsafe { sys::rust_helper_random() }
 }
 
 /// Nanoseconds of a time in the kernel's format, which has seconds in the upper 32 bits and a

@@ -215,4 +215,9 @@ impl<B: PacketBuf> Interface<B> {
     pub fn mode(&self) -> Mode {
         self.mode
     }
+
+    /// The MTU that the interface has, or would have, in connected mode.
+    pub fn connected_mtu(&self) -> usize {
+        self.connected_mtu
+    }
 }

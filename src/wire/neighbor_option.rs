@@ -10,6 +10,7 @@ use core::ops::Range;
 use zerocopy::FromBytes;
 
 use super::{IPV6_HEADER_BYTES, Ipv6Header, LINK_ADDRESS_BYTES, LinkAddress};
+use crate::packet::PacketBuf;
 
 /// Where the two bytes of padding stand.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -46,6 +47,12 @@ pub const NEIGHBOR_DISCOVERY_BYTES_MAX: usize = IPV6_HEADER_BYTES + 40 + 2 * OPT
 
 const SOURCE_ADDRESS: u8 = 1;
 const TARGET_ADDRESS: u8 = 2;
+
+/// Whether a packet, which starts with its IPv6 header, is a message of neighbour discovery.
+pub fn is_neighbor_discovery(packet: &impl PacketBuf) -> bool {
+    let mut front = [0; IPV6_HEADER_BYTES + 1];
+    packet.copy_out(0, &mut front).is_ok() && options_at(&front).is_some()
+}
 
 /// Brings every link-layer address option of a neighbour discovery message, which starts with its
 /// IPv6 header, into the form `to`. Anything else, and an option that can be read in neither form,

@@ -29,7 +29,7 @@ use ipoib_rs::packet::{
     NoHeadroom, PacketBuf, PacketSink, PostReceiveError, Receive, ReceiveQueue, SendId,
     ShortPacket,
 };
-use ipoib_rs::pump::{Shell, pump};
+use ipoib_rs::pump::{PumpingShell, Shell, pump};
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::{EtherType, LinkAddress, Scope};
 
@@ -251,7 +251,9 @@ impl Shell for Bench {
     }
 
     fn release_packets(&mut self) {}
+}
 
+impl PumpingShell for Bench {
     fn observe(&mut self, event: Event) {
         self.events.push(event);
     }

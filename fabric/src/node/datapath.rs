@@ -12,7 +12,7 @@ use ipoib_rs::limits::Limits;
 use ipoib_rs::packet::{
     ConnectedSend, DataPath, DatagramSend, Delivery, PacketSink, PostReceiveError, ReceiveQueue,
 };
-use ipoib_rs::pump::Shell;
+use ipoib_rs::pump::{PumpingShell, Shell};
 use ipoib_rs::time::Instant;
 
 use super::links::Links;
@@ -266,7 +266,9 @@ impl Shell for NodeShell<'_> {
     fn release_packets(&mut self) {
         // The data path put them where the host polls for them.
     }
+}
 
+impl PumpingShell for NodeShell<'_> {
     fn observe(&mut self, event: Event) {
         self.slot.is_detached |= event == Event::Detached;
         self.outputs.push_event(self.id, HostEvent::State(event));

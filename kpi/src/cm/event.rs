@@ -82,7 +82,7 @@ fn admit(
         return Err(Refusal::Because(INVALID_MTU));
     }
     make_room(&manager);
-    let handler = manager.handler.upgrade().ok_or(RejectReason::InvalidServiceId)?;
+    let handler = Arc::clone(&manager.handler);
     let entry = Entry::Requested { manager, cm_id };
     let id = ENTRIES.with(|entries| entries.insert(entry));
     let id = id.map_err(|_| RejectReason::NoResources)?;
@@ -234,10 +234,7 @@ impl Subject {
     }
 
     fn call(&self, call: impl FnOnce(&dyn super::Handler, &mut Unlocked)) {
-        if let Some(handler) = self.manager.handler.upgrade() {
-            // SAFETY: the stack calls from a thread of its own, and the mutex of the table is not
-            // held.
-            call(&*handler, &mut unsafe { Unlocked::assume() });
-        }
+        // SAFETY: the stack calls from a thread of its own, and the mutex of the table is not held.
+        call(&*self.manager.handler, &mut unsafe { Unlocked::assume() });
     }
 }

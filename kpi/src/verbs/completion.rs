@@ -1,7 +1,7 @@
 //! Completion queues (IBA 10.2.6).
 
 use alloc::boxed::Box;
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::ffi::c_void;
 use core::fmt;
 use core::ptr::{NonNull, null_mut};
@@ -36,7 +36,7 @@ pub struct CompletionQueue {
 #[derive(Debug)]
 struct Inner {
     queue: NonNull<sys::kpi_cq>,
-    handler: NonNull<Weak<dyn CompletionHandler>>,
+    handler: NonNull<Arc<dyn CompletionHandler>>,
     _device: Device,
 }
 
@@ -63,7 +63,7 @@ impl CompletionQueue {
     pub fn new(
         device: &Device,
         entries: u32,
-        handler: Weak<dyn CompletionHandler>,
+        handler: Arc<dyn CompletionHandler>,
         _may_sleep: &MaySleep,
     ) -> Result<Self, Errno> {
         let handler = NonNull::from(Box::leak(try_box(handler)?));
@@ -246,10 +246,8 @@ impl fmt::Debug for Completion {
 /// `context` is that of a completion queue that is not destroyed.
 pub(super) unsafe fn completed(context: *mut c_void) {
     // SAFETY: a handler stays where it is until its queue is destroyed.
-    let handler = unsafe { &*context.cast::<Weak<dyn CompletionHandler>>() };
-    if let Some(handler) = handler.upgrade() {
-        // SAFETY: the driver calls from a thread of its own. Posting, polling and arming, which
-        // might call it too, are done with mutexes of ours held: drivers do not.
-        handler.completions_arrived(&mut unsafe { Unlocked::assume() });
-    }
+    let handler = unsafe { &*context.cast::<Arc<dyn CompletionHandler>>() };
+    // SAFETY: the driver calls from a thread of its own. Posting, polling and arming, which might
+    // call it too, are done with mutexes of ours held: drivers do not.
+    handler.completions_arrived(&mut unsafe { Unlocked::assume() });
 }

@@ -2,7 +2,7 @@
 //! direction and peer (IBA 10.2.4).
 
 use alloc::boxed::Box;
-use alloc::sync::Weak;
+use alloc::sync::Arc;
 use core::ptr::{NonNull, null, null_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -266,7 +266,7 @@ impl ConnectedQueuePair {
     /// What the adapter says.
     pub fn new(
         config: &ConnectedConfig<'_>,
-        handler: Weak<dyn QueuePairHandler>,
+        handler: Arc<dyn QueuePairHandler>,
         _may_sleep: &MaySleep,
     ) -> Result<Self, Errno> {
         let connection = config.connection;
@@ -417,7 +417,7 @@ struct Context {
 
 struct Events {
     connection: ConnectionId,
-    handler: Weak<dyn QueuePairHandler>,
+    handler: Arc<dyn QueuePairHandler>,
 }
 
 impl Queue {
@@ -562,7 +562,6 @@ pub(super) unsafe fn event(context: *mut sys::kpi_qp_context, event: u32) {
     // has of it is its first field.
     let context = unsafe { &*context.cast::<Context>() };
     let Some(Events { connection, handler }) = &context.events else { return };
-    let Some(handler) = handler.upgrade() else { return };
     // SAFETY: the driver calls from a thread of its own, with its own locks held only.
     let mut unlocked = unsafe { Unlocked::assume() };
     match event {

@@ -1,7 +1,7 @@
 //! Connections: every event finds its queue pair or nothing, and an end is told once.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
 use crate::bench::{Bench, Log, operations};
 use ipoib_rs::action::{
@@ -89,10 +89,10 @@ impl Fixture {
         let bench = Bench::start();
         let may_sleep = bench.kernel.may_sleep();
         let interface = Arc::new(Interface::default());
-        let weak: Weak<dyn Handler> = Arc::downgrade(&interface) as _;
-        let manager = Manager::new(&bench.port, weak).unwrap();
+        let handler = Arc::clone(&interface) as Arc<dyn Handler>;
+        let manager = Manager::new(&bench.port, handler).unwrap();
         let domain = ProtectionDomain::new(bench.port.device(), &may_sleep).unwrap();
-        let nobody: Weak<dyn CompletionHandler> = Weak::<Nobody>::new();
+        let nobody: Arc<dyn CompletionHandler> = Arc::new(Nobody);
         let device = bench.port.device();
         let completions = CompletionQueue::new(device, 64, nobody, &may_sleep).unwrap();
         Self { manager, interface, domain, completions, bench }
@@ -117,7 +117,7 @@ impl Fixture {
             receive_segments_max: 16,
             connection: ConnectionId::from_index(index),
         };
-        let nobody: Weak<dyn QueuePairHandler> = Weak::<Nobody>::new();
+        let nobody: Arc<dyn QueuePairHandler> = Arc::new(Nobody);
         ConnectedQueuePair::new(&config, nobody, &self.bench.kernel.may_sleep()).unwrap()
     }
 

@@ -1,6 +1,6 @@
 //! Questions to the subnet administrator: every answer is told once, or not at all.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use crate::bench::{Bench, Log, operations};
 use ipoib_rs::action::{
@@ -56,8 +56,8 @@ impl Handler for Log<Told> {
 
 fn administrator(bench: &Bench) -> (Administrator, Arc<Log<Told>>) {
     let log = Arc::new(Log::default());
-    let weak: Weak<dyn Handler> = Arc::downgrade(&log) as _;
-    (Administrator::new(&bench.port, weak).unwrap(), log)
+    let handler = Arc::clone(&log) as Arc<dyn Handler>;
+    (Administrator::new(&bench.port, handler).unwrap(), log)
 }
 
 fn destination() -> Gid {

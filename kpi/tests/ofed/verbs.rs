@@ -1,7 +1,7 @@
 //! Queues and packets: everything goes once and in order, whatever the owner does.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -66,9 +66,9 @@ impl Queues {
         let may_sleep = bench.kernel.may_sleep();
         let domain = ProtectionDomain::new(bench.port.device(), &may_sleep).unwrap();
         let calls = Arc::new(Calls::default());
-        let weak: Weak<dyn CompletionHandler> = Arc::downgrade(&calls) as _;
+        let handler = Arc::clone(&calls) as Arc<dyn CompletionHandler>;
         let device = bench.port.device();
-        let completions = CompletionQueue::new(device, 64, weak, &may_sleep).unwrap();
+        let completions = CompletionQueue::new(device, 64, handler, &may_sleep).unwrap();
         let config = DatagramConfig {
             domain: &domain,
             port: &bench.port,
@@ -120,8 +120,8 @@ fn connected(
         receive_segments_max: 16,
         connection: ConnectionId::from_index(5),
     };
-    let weak: Weak<dyn QueuePairHandler> = Arc::downgrade(log) as _;
-    ConnectedQueuePair::new(&config, weak, &bench.kernel.may_sleep()).unwrap()
+    let handler = Arc::clone(&log) as Arc<dyn QueuePairHandler>;
+    ConnectedQueuePair::new(&config, handler, &bench.kernel.may_sleep()).unwrap()
 }
 
 #[test]
@@ -149,10 +149,10 @@ fn what_cannot_be_created_leaves_nothing() {
     let before = bench.kernel.objects();
     bench.kernel.fail_next(Fault::Create);
     assert!(ProtectionDomain::new(bench.port.device(), &may_sleep).is_err());
-    let weak: Weak<dyn CompletionHandler> = Weak::<Calls>::new();
+    let handler: Arc<dyn CompletionHandler> = Arc::new(Calls::default());
     bench.kernel.fail_next(Fault::Create);
-    assert!(CompletionQueue::new(bench.port.device(), 1, weak, &may_sleep).is_err());
-    let watcher: Weak<dyn PortWatcher> = Weak::<Log<Told>>::new();
+    assert!(CompletionQueue::new(bench.port.device(), 1, handler, &may_sleep).is_err());
+    let watcher: Arc<dyn PortWatcher> = Arc::new(Log::<Told>::default());
     bench.kernel.fail_next(Fault::Create);
     assert!(bench.port.watch(watcher, &may_sleep).is_err());
     assert_eq!(bench.kernel.objects(), before);
@@ -365,8 +365,8 @@ fn groups_are_attached_and_detached() {
 fn events_of_a_port_are_told_while_it_is_watched() {
     let bench = Bench::start();
     let log = Arc::new(Log::default());
-    let weak: Weak<dyn PortWatcher> = Arc::downgrade(&log) as _;
-    let watch = bench.port.watch(weak, &bench.kernel.may_sleep()).unwrap();
+    let handler = Arc::clone(&log) as Arc<dyn PortWatcher>;
+    let watch = bench.port.watch(handler, &bench.kernel.may_sleep()).unwrap();
     bench.hca().port_event(1, kpi_port_event::KPI_PORT_ACTIVE);
     bench.hca().port_event(2, kpi_port_event::KPI_PORT_ERROR);
     bench.hca().port_event(1, kpi_port_event::KPI_PORT_SM_CHANGED);

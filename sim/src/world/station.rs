@@ -19,7 +19,7 @@ use ipoib_rs::ib::{Pkey, PortAttributes};
 use ipoib_rs::interface::{Config, Interface, Mode, PortEvent, RingFull};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::packet::{CompletionStatus, Receive, SendId};
-use ipoib_rs::pump::{self, Shell};
+use ipoib_rs::pump::{self, PumpingShell, Shell};
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::Scope;
 
@@ -678,7 +678,9 @@ impl Shell for Locked<'_> {
             self.host.handle_too_big(packet, mtu, self.fabric.pool_mut());
         }
     }
+}
 
+impl PumpingShell for Locked<'_> {
     fn observe(&mut self, event: Event) {
         let again = self.planted == Some(Planted::Repetition);
         for _ in 0..1 + u32::from(again) {

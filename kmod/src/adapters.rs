@@ -1,0 +1,116 @@
+//! HCAs that come and go: an interface for each of their InfiniBand ports.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use kpi::client::{Client, Device};
+use kpi::context::MaySleep;
+use kpi::errno::Errno;
+use kpi::log::{self, Level};
+use kpi::sync::{self, Mutex};
+use kpi::sysctl::Tree;
+
+use crate::interface::Attached;
+use crate::settings::{Settings, name_of};
+
+/// The mutex of the list of interfaces.
+#[derive(Debug)]
+pub(crate) struct ListLevel;
+
+impl sync::Level for ListLevel {
+    const NAME: &core::ffi::CStr = c"ipoib list";
+}
+
+/// All interfaces.
+#[derive(Debug)]
+pub(crate) struct Adapters {
+    settings: Settings,
+    /// `net.link.ipoib`
+    tree: Arc<Tree>,
+    list: Mutex<ListLevel, Vec<Member>>,
+}
+
+#[derive(Debug)]
+struct Member {
+    device: Device,
+    unit: u32,
+    attached: Option<Attached>,
+}
+
+impl Adapters {
+    pub(crate) fn new(settings: Settings, tree: Arc<Tree>) -> Result<Self, Errno> {
+        Ok(Self { settings, tree, list: Mutex::new(Vec::new())? })
+    }
+
+    /// Takes a number and a place for an interface, so that nothing can fail later.
+    fn reserve(&self, device: &Device, may_sleep: &mut MaySleep) -> Result<u32, Errno> {
+        self.list.with(may_sleep, |list, _| {
+            list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            let is_free = |unit: &u32| list.iter().all(|member| member.unit != *unit);
+            let unit = (0..).find(is_free).ok_or(Errno::ENOMEM)?;
+            list.push(Member { device: device.clone(), unit, attached: None });
+            Ok(unit)
+        })
+    }
+
+    fn fill(&self, unit: u32, attached: Option<Attached>, may_sleep: &mut MaySleep) {
+        self.list.with(may_sleep, |list, _| match attached {
+            Some(attached) => {
+                if let Some(member) = list.iter_mut().find(|member| member.unit == unit) {
+                    member.attached = Some(attached);
+                }
+            }
+            None => list.retain(|member| member.unit != unit),
+        });
+    }
+
+    fn attach(&self, device: &Device, may_sleep: &mut MaySleep) -> Result<(), Errno> {
+        for port in device.ports() {
+            let unit = self.reserve(device, may_sleep)?;
+            let made = Attached::new(&port, unit, (&self.settings, &self.tree), may_sleep);
+            let (name, number) = (device.name(), port.number());
+            match &made {
+                Ok(attached) => {
+                    let interface = attached.interface();
+                    let (mode, mtu) = interface.mode_and_mtu(may_sleep);
+                    let (ib, mode) = (interface.net.name(), name_of(mode));
+                    log::line(
+                        Level::Info,
+                        format_args!("{ib}: {name} port {number}, {mode} mode, mtu {mtu}"),
+                    );
+                }
+                Err(error) => log::line(
+                    Level::Error,
+                    format_args!("ipoib_rs: {name} port {number}: no interface ({error:?})"),
+                ),
+            }
+            self.fill(unit, made.ok(), may_sleep);
+        }
+        Ok(())
+    }
+}
+
+impl Client for Adapters {
+    fn device_added(&self, device: &Device, may_sleep: &mut MaySleep) {
+        if !self.settings.drives(device.name()) {
+            return;
+        }
+        if let Err(error) = self.attach(device, may_sleep) {
+            let name = device.name();
+            log::line(Level::Error, format_args!("ipoib_rs: {name}: {error:?}"));
+        }
+    }
+
+    fn device_removed(&self, device: &Device, may_sleep: &mut MaySleep) {
+        loop {
+            let member = self.list.with(may_sleep, |list, _| {
+                let at = list.iter().position(|member| member.device.is(device))?;
+                Some(list.swap_remove(at))
+            });
+            let Some(Member { attached, .. }) = member else { return };
+            if let Some(attached) = attached {
+                attached.detach(may_sleep);
+            }
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! An interface: the protocol core, what it has of the adapter, and its place in the network stack.
+//!
+//! Who calls what:
+//!
+//! | thread | does |
+//! | --- | --- |
+//! | of the network stack | [`driver`]: transmit, up and down, MTU, in the net epoch or not |
+//! | of the InfiniBand stack | [`hub`]: answers and events, which are fed to the core at once |
+//! | `reaper` of the interface | [`reap`]: completions, and received packets to the stack |
+//! | `control` of the interface | [`control`]: actions that sleep, timer, what the stack is told |
+//!
+//! The core and the queues are behind one mutex; nothing is called with it held but the adapter's
+//! post functions.
+
+mod connect;
+mod control;
+mod driver;
+mod execute;
+mod hub;
+mod queues;
+mod reap;
+mod shell;
+mod signals;
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+
+use ipoib_rs::interface::{AttachError, Config, ConnectedSupport, Interface as Core};
+use ipoib_rs::limits::Limits;
+use ipoib_rs::wire::{BroadcastGroup, LinkAddress, Scope};
+use kpi::client::{PartitionChoice, Port, PortWatch};
+use kpi::cm::Manager;
+use kpi::context::MaySleep;
+use kpi::errno::Errno;
+use kpi::ifnet::{InterfaceConfig, NetInterface};
+use kpi::log::{self, Level};
+use kpi::mbuf::Packet;
+use kpi::owned::{try_arc, try_box};
+use kpi::sa::Administrator;
+use kpi::sync::{Level as LockLevel, Mutex};
+use kpi::sysctl::Tree;
+use kpi::time;
+use kpi::verbs::{
+    CompletionQueue, DatagramConfig, DatagramQueuePair, ProtectionDomain, SharedReceiveQueue,
+};
+use kpi::worker::{Waker, Work, Worker};
+
+use crate::settings::Settings;
+use crate::sysctl::{self, Admin};
+use control::Control;
+use hub::Hub;
+use queues::Queues;
+use reap::Reaper;
+
+/// The mutex of the core and the queues.
+#[derive(Debug)]
+pub(crate) struct CoreLevel;
+
+impl LockLevel for CoreLevel {
+    const NAME: &core::ffi::CStr = c"ipoib core";
+}
+
+/// What an interface is, from its attachment to its end.
+#[derive(Debug)]
+pub(crate) struct Interface {
+    pub(crate) net: NetInterface,
+    core: Mutex<CoreLevel, Locked>,
+    hardware: Hardware,
+    /// What the control thread is to look at, see [`signals`].
+    signals: AtomicU32,
+    control: Waker,
+    reaper: Waker,
+    hub: Arc<Hub>,
+    /// That of the own GID.
+    subnet_prefix: AtomicU64,
+    /// The MTU that the stack was told last.
+    told_mtu: AtomicUsize,
+}
+
+/// What the mutex protects.
+#[derive(Debug)]
+struct Locked {
+    core: Box<Core<Packet>>,
+    queues: Queues,
+}
+
+/// What an interface has of its adapter.
+#[derive(Debug)]
+struct Hardware {
+    port: Port,
+    partition: PartitionChoice,
+    limits: Limits,
+    connected: ConnectedSupport,
+    domain: ProtectionDomain,
+    send_queue: CompletionQueue,
+    receive_queue: CompletionQueue,
+    queue_pair: DatagramQueuePair,
+    shared: Option<SharedReceiveQueue>,
+    administrator: Administrator,
+    manager: Manager,
+    /// The segments of a send.
+    segments_max: usize,
+}
+
+/// An interface and its threads.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    interface: Arc<Interface>,
+    /// What the stacks call.
+    hub: Arc<Hub>,
+    /// `net.link.ipoib.<if>`
+    tree: Tree,
+    control: Worker,
+    reaper: Worker,
+    watch: PortWatch,
+}
+
+impl Attached {
+    /// Makes the interface of a port, administratively down.
+    ///
+    /// # Errors
+    ///
+    /// What the adapter or the stack says.
+    pub(crate) fn new(
+        port: &Port,
+        unit: u32,
+        (settings, parent): (&Settings, &Arc<Tree>),
+        may_sleep: &mut MaySleep,
+    ) -> Result<Self, Errno> {
+        let hub = try_arc(Hub::new())?;
+        let wakers = [Waker::new()?, Waker::new()?];
+        let hardware = Hardware::new(port, settings, &hub, may_sleep)?;
+        let interface = Interface::new(hardware, unit, settings, (&hub, &wakers), may_sleep)?;
+        let interface = try_arc(interface)?;
+        hub.connect(&interface, may_sleep);
+        let started = Self::start(&interface, &hub, parent, may_sleep);
+        if started.is_err() {
+            interface.net.detach(may_sleep);
+            hub.disconnect(may_sleep);
+            interface.end(may_sleep);
+        }
+        started
+    }
+
+    /// Starts what makes an interface run.
+    #[inline(never)]
+    fn start(
+        interface: &Arc<Interface>,
+        hub: &Arc<Hub>,
+        parent: &Arc<Tree>,
+        may_sleep: &mut MaySleep,
+    ) -> Result<Self, Errno> {
+        let work: Arc<dyn Work> = try_arc(Control::new(Arc::clone(interface))?)?;
+        let control = Worker::start(&interface.control, c"ipoib control", work, may_sleep)?;
+        let work: Arc<dyn Work> = try_arc(Reaper::new(Arc::clone(interface)))?;
+        let reaper = Worker::start(&interface.reaper, c"ipoib reaper", work, may_sleep)?;
+        let watch = interface.hardware.port.watch(hub.clone(), may_sleep)?;
+        interface.arm_queues();
+        let admin: Arc<dyn Admin> = interface.clone();
+        let tree = sysctl::publish(parent, interface.net.name(), &admin, may_sleep)?;
+        // What happened to the port before it was watched.
+        interface.signal(signals::PORT_CHANGED);
+        let (interface, hub) = (Arc::clone(interface), Arc::clone(hub));
+        Ok(Self { interface, hub, tree, control, reaper, watch })
+    }
+
+    /// The interface.
+    pub(crate) fn interface(&self) -> &Arc<Interface> {
+        &self.interface
+    }
+
+    /// Takes the interface out of the stack, has it give everything back, and ends it. What an
+    /// adapter does not give back is lost, and said to be so: memory that it may still write to is
+    /// not freed.
+    pub(crate) fn detach(self, may_sleep: &mut MaySleep) {
+        let Self { interface, hub, tree, control, reaper, watch } = self;
+        // Nothing new from above ...
+        drop(tree);
+        interface.net.detach(may_sleep);
+        interface.feed(may_sleep, |core, path| core.handle_detach(time::now(), path));
+        let is_detached = interface.wait_until_detached(may_sleep);
+        // ... nor from below.
+        drop(watch);
+        control.stop(may_sleep);
+        reaper.stop(may_sleep);
+        hub.disconnect(may_sleep);
+        if !is_detached {
+            let name = interface.net.name();
+            log::line(
+                Level::Error,
+                format_args!("{name}: the adapter did not give everything back: leaked"),
+            );
+            core::mem::forget(interface);
+            return;
+        }
+        interface.end(may_sleep);
+    }
+}
+
+/// How long an interface may take to give everything back.
+const DETACH_MS_MAX: u32 = 10_000;
+const DETACH_POLL_MS: u32 = 10;
+
+#[inline(never)]
+fn attach(config: Config) -> Result<Core<Packet>, AttachError> {
+    Core::attach(config)
+}
+
+/// In a function of its own, as others here: what is made here is large, and a thread of the kernel
+/// has little stack.
+#[inline(never)]
+fn make_core(config: Config) -> Result<Box<Core<Packet>>, Errno> {
+    match attach(config) {
+        Ok(core) => try_box(core),
+        Err(_) => Err(Errno::ENOMEM),
+    }
+}
+
+impl Interface {
+    #[inline(never)]
+    fn new(
+        hardware: Hardware,
+        unit: u32,
+        settings: &Settings,
+        (hub, [control, reaper]): (&Arc<Hub>, &[Waker; 2]),
+        may_sleep: &mut MaySleep,
+    ) -> Result<Self, Errno> {
+        let port = hardware.port.attributes(hardware.partition, may_sleep)?;
+        let config = Config {
+            qpn: hardware.queue_pair.qpn(),
+            port,
+            scope: Scope::LINK_LOCAL,
+            mode: settings.mode,
+            connected: Some(hardware.connected),
+            seed: time::random_seed(),
+            limits: hardware.limits,
+        };
+        let mut core = make_core(config)?;
+        // Out of range for this adapter: it keeps the largest that it has.
+        let _ = core.handle_connected_mtu(settings.connected_mtu);
+        let pkey = port.partition.map_or(ipoib_rs::ib::Pkey::DEFAULT, |partition| partition.pkey);
+        let broadcast = BroadcastGroup::new(Scope::LINK_LOCAL, pkey);
+        let net = NetInterface::attach(
+            &InterfaceConfig {
+                name: c"ib",
+                unit,
+                mtu: core.mtu(),
+                address: core.address(),
+                broadcast: LinkAddress::multicast(broadcast.mgid()),
+                bits_per_second: BITS_PER_SECOND,
+            },
+            hub.clone(),
+            may_sleep,
+        )?;
+        let told_mtu = AtomicUsize::new(core.mtu());
+        let queues = Queues::new(&hardware)?;
+        Ok(Self {
+            net,
+            core: Mutex::new(Locked { core, queues })?,
+            hardware,
+            signals: AtomicU32::new(0),
+            control: control.clone(),
+            reaper: reaper.clone(),
+            hub: Arc::clone(hub),
+            subnet_prefix: AtomicU64::new(port.gid.subnet_prefix()),
+            told_mtu,
+        })
+    }
+
+    /// Whether it gave everything back in time.
+    fn wait_until_detached(&self, may_sleep: &mut MaySleep) -> bool {
+        for _ in 0..DETACH_MS_MAX / DETACH_POLL_MS {
+            if self.core.with(may_sleep, |locked, _| locked.core.state_name() == "detached") {
+                return true;
+            }
+            time::pause_ms(DETACH_POLL_MS, may_sleep);
+        }
+        false
+    }
+
+    #[inline(never)]
+    fn end(self: Arc<Self>, may_sleep: &mut MaySleep) {
+        match Arc::try_unwrap(self) {
+            Ok(interface) => interface.free(may_sleep),
+            // Somebody else has it, who drops it: its queues go in the order of their fields.
+            Err(interface) => drop(interface),
+        }
+    }
+
+    /// Destroys the queues before the buffers that were posted to them are freed.
+    fn free(self, may_sleep: &mut MaySleep) {
+        let Self { net, core, hardware, .. } = self;
+        let mut locked = core.into_inner();
+        hardware.manager.close(may_sleep);
+        hardware.administrator.close(may_sleep);
+        locked.queues.reclaim_datagrams(&hardware.queue_pair.close(may_sleep));
+        if let Some(shared) = hardware.shared
+            && let Ok(quiet) = shared.close(may_sleep)
+        {
+            locked.queues.reclaim_connected(&quiet);
+        }
+        drop(locked);
+        drop(net);
+    }
+}
+
+/// What is said of a port whose rate nobody asked for.
+const BITS_PER_SECOND: u64 = 10_000_000_000;
+
+impl Hardware {
+    #[inline(never)]
+    fn new(
+        port: &Port,
+        settings: &Settings,
+        hub: &Arc<Hub>,
+        may_sleep: &mut MaySleep,
+    ) -> Result<Self, Errno> {
+        let device = port.device();
+        let attributes = *device.attributes();
+        let limits = settings.limits_for(&attributes);
+        let domain = ProtectionDomain::new(device, may_sleep)?;
+        let sends = limits.send_queue_len;
+        let send_queue = CompletionQueue::new(device, sends, hub.clone(), may_sleep)?;
+        let receives = receive_completions(&limits);
+        let receive_queue = CompletionQueue::new(device, receives, hub.clone(), may_sleep)?;
+        let segments_max = attributes.send_segments_max;
+        let queue_pair = DatagramQueuePair::new(
+            &DatagramConfig {
+                domain: &domain,
+                port,
+                send_queue: &send_queue,
+                receive_queue: &receive_queue,
+                sends_max: limits.send_queue_len,
+                receives_max: limits.receive_queue_len,
+                send_segments_max: segments_max,
+                receive_segments_max: 2,
+            },
+            may_sleep,
+        )?;
+        let shared = attributes.shared_receives.and_then(|shared| {
+            let receives = limits.shared_receive_queue_len.min(shared.queue_len_max);
+            SharedReceiveQueue::new(&domain, receives, shared.segments_max, may_sleep).ok()
+        });
+        let connected = settings.connected_for(&attributes, shared.is_some());
+        let administrator = Administrator::new(port, hub.clone())?;
+        let manager = Manager::new(port, hub.clone())?;
+        Ok(Self {
+            port: port.clone(),
+            partition: PartitionChoice::Port,
+            limits,
+            connected,
+            domain,
+            send_queue,
+            receive_queue,
+            queue_pair,
+            shared,
+            administrator,
+            manager,
+            segments_max,
+        })
+    }
+}
+
+/// Every receive that may be posted, and the drain marker of every incoming connection.
+fn receive_completions(limits: &Limits) -> u32 {
+    let unshared = limits.incoming_unshared_max * limits.connection_receive_queue_len;
+    limits.receive_queue_len + limits.shared_receive_queue_len.max(unshared) + limits.incoming_max
+}

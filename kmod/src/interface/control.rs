@@ -1,0 +1,133 @@
+//! The control thread of an interface: what may sleep, and what the network stack is told.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use ipoib_rs::ib::Mgid;
+use ipoib_rs::interface::PortEvent;
+use ipoib_rs::wire::{LINK_ADDRESS_BYTES, LinkAddress};
+use kpi::context::MaySleep;
+use kpi::errno::Errno;
+use kpi::sync::{Level, Mutex};
+use kpi::time;
+use kpi::worker::Work;
+
+use super::hub::PORT_EVENTS;
+use super::{Interface, signals};
+
+/// The mutex of the list of groups, which one thread uses.
+#[derive(Debug)]
+pub(super) struct GroupsLevel;
+
+impl Level for GroupsLevel {
+    const NAME: &core::ffi::CStr = c"ipoib groups";
+}
+
+#[derive(Debug)]
+pub(super) struct Control {
+    interface: Arc<Interface>,
+    /// Room for the list of groups.
+    groups: Mutex<GroupsLevel, Vec<[u8; LINK_ADDRESS_BYTES]>>,
+}
+
+impl Control {
+    pub(super) fn new(interface: Arc<Interface>) -> Result<Self, Errno> {
+        let mut groups = Vec::new();
+        let len = interface.hardware.limits.groups_max as usize;
+        groups.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+        Ok(Self { interface, groups: Mutex::new(groups)? })
+    }
+
+    /// The groups that the stack wants. Those beyond the table of the core could not be joined, and
+    /// are left out.
+    fn update_groups(&self, may_sleep: &mut MaySleep) {
+        let interface = &self.interface;
+        let mut groups = self.groups.with(may_sleep, |groups, _| core::mem::take(groups));
+        interface.net.each_group(|address| {
+            if let Ok(address) = address.try_into()
+                && groups.len() < groups.capacity()
+            {
+                groups.push(address);
+            }
+        });
+        let now = time::now();
+        interface.feed(may_sleep, |core, path| {
+            core.handle_multicast_list(now, groups.iter().map(|group| &group[..]), path);
+        });
+        groups.clear();
+        self.groups.with(may_sleep, |place, _| *place = groups);
+    }
+}
+
+impl Control {
+    fn look_at(&self, signals: u32, may_sleep: &mut MaySleep) {
+        let interface = &self.interface;
+        for (position, event) in (0..).zip(PORT_EVENTS) {
+            if signals & signals::PORT_EVENT_FIRST << position != 0 {
+                interface.update_port(event, may_sleep);
+            }
+        }
+        if signals & signals::PORT_CHANGED != 0 {
+            interface.update_port(PortEvent::PortActive, may_sleep);
+        }
+        if signals & signals::GROUPS_CHANGED != 0 {
+            interface.update_broadcast(may_sleep);
+            self.update_groups(may_sleep);
+        }
+        if signals & signals::STATE_CHANGED != 0 {
+            interface.update_state(may_sleep);
+        }
+        if signals & signals::ANNOUNCE != 0 {
+            interface.net.announce(may_sleep);
+        }
+    }
+}
+
+impl Work for Control {
+    fn run(&self, may_sleep: &mut MaySleep) {
+        let interface = &self.interface;
+        loop {
+            let signals = interface.take_signals();
+            self.look_at(signals, may_sleep);
+            // It is never too early for the timer.
+            interface.pump(may_sleep);
+            if !interface.has_signals() {
+                return;
+            }
+        }
+    }
+}
+
+impl Interface {
+    fn update_port(&self, event: PortEvent, may_sleep: &mut MaySleep) {
+        let Ok(port) = self.hardware.port.attributes(self.hardware.partition, may_sleep) else {
+            return;
+        };
+        let now = time::now();
+        self.feed(may_sleep, |core, path| core.handle_port_event(now, event, &port, path));
+    }
+
+    fn update_broadcast(&self, may_sleep: &mut MaySleep) {
+        let broadcast: Option<Mgid> =
+            self.core.with(may_sleep, |locked, _| locked.core.broadcast());
+        if let Some(mgid) = broadcast {
+            self.net.set_broadcast(&LinkAddress::multicast(mgid), may_sleep);
+        }
+    }
+
+    /// Tells the stack what is so now, whatever happened and in which order.
+    fn update_state(&self, may_sleep: &mut MaySleep) {
+        let (address, mtu, is_up) = self.core.with(may_sleep, |locked, _| {
+            let core = &locked.core;
+            (core.address(), core.mtu(), core.is_link_up())
+        });
+        self.subnet_prefix.store(address.gid().subnet_prefix(), Ordering::Relaxed);
+        self.net.set_address(&address, may_sleep);
+        // Only news: an administrator may have chosen a smaller one.
+        if self.told_mtu.swap(mtu, Ordering::Relaxed) != mtu {
+            self.net.set_mtu(mtu, may_sleep);
+        }
+        self.net.set_link(is_up);
+    }
+}

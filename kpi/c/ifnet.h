@@ -1,0 +1,120 @@
+/*
+ * An InfiniBand network interface: what Rust calls, and what it is called for.
+ *
+ * Errors are numbers of errno(2), positive; 0 is success.
+ */
+#ifndef _KPI_IFNET_H_
+#define	_KPI_IFNET_H_
+
+#include <sys/types.h>
+
+struct kpi_ifnet;
+struct mbuf;
+
+#define	KPI_LINK_ADDRESS_LEN	20
+
+/* What stands in front of a packet that is handed to transmit: net/infiniband.h. */
+struct kpi_link_header {
+	uint8_t		address[KPI_LINK_ADDRESS_LEN];
+	uint16_t	protocol;	/* Network order. */
+	uint16_t	reserved;
+};
+
+enum kpi_if_counter {
+	KPI_IF_IPACKETS = 1,
+	KPI_IF_IERRORS,
+	KPI_IF_IBYTES,
+	KPI_IF_IMCASTS,
+	KPI_IF_IQDROPS,
+	KPI_IF_OPACKETS,
+	KPI_IF_OERRORS,
+	KPI_IF_OBYTES,
+	KPI_IF_OMCASTS,
+	KPI_IF_OQDROPS,
+};
+
+enum kpi_if_cast {
+	KPI_IF_UNICAST = 1,
+	KPI_IF_MULTICAST,
+	KPI_IF_BROADCAST,
+};
+
+/* An address that the stack resolves by itself. */
+enum kpi_if_family {
+	KPI_IF_INET = 1,
+	KPI_IF_INET6,
+};
+
+/*
+ * "driver" is what the interface was created with.  None of these sleeps,
+ * apart from those that say so, and none is called when rust_helper_if_detach()
+ * has returned.
+ */
+struct kpi_ifnet_callbacks {
+	/* In the net epoch.  It consumes the packet, whatever it returns. */
+	int	 (*transmit)(void *driver, struct mbuf *packet);
+	/* Drops what waits to be sent. */
+	void	 (*flush_queue)(void *driver);
+	/* May sleep. */
+	void	 (*set_up)(void *driver, int is_up);
+	/* May sleep. */
+	int	 (*set_mtu)(void *driver, uint32_t mtu);
+	/* The list of groups changed. */
+	void	 (*groups_changed)(void *driver);
+	/* One counter, by enum kpi_if_counter. */
+	uint64_t (*counter)(void *driver, uint32_t counter);
+	/*
+	 * The link-layer address of an IP group, given the broadcast address.
+	 * Not 0 if it is none.
+	 */
+	int	 (*map_group)(const uint8_t *broadcast, uint32_t family,
+		    const uint8_t *group, uint8_t *address);
+};
+
+struct kpi_ifnet_config {
+	const struct kpi_ifnet_callbacks *callbacks;
+	void		*driver;
+	const char	*name;			/* Without the number. */
+	uint32_t	 unit;
+	uint32_t	 mtu;
+	uint8_t		 address[KPI_LINK_ADDRESS_LEN];
+	uint8_t		 broadcast[KPI_LINK_ADDRESS_LEN];
+	uint64_t	 bits_per_second;
+};
+
+/* ifnet.c: may sleep. */
+int	rust_helper_if_create(const struct kpi_ifnet_config *config,
+	    struct kpi_ifnet **interface);
+/* No callback runs or is to come when it returns. */
+void	rust_helper_if_detach(struct kpi_ifnet *interface);
+void	rust_helper_if_free(struct kpi_ifnet *interface);
+const char *rust_helper_if_name(struct kpi_ifnet *interface);
+/* Tells the stack and everybody who listens. */
+void	rust_helper_if_set_address(struct kpi_ifnet *interface,
+	    const uint8_t *address);
+void	rust_helper_if_set_broadcast(struct kpi_ifnet *interface,
+	    const uint8_t *broadcast);
+void	rust_helper_if_set_mtu(struct kpi_ifnet *interface, uint32_t mtu);
+/* Gratuitous ARP and unsolicited neighbour advertisements. */
+void	rust_helper_if_announce(struct kpi_ifnet *interface);
+/* Calls "each" with every link-layer multicast address; does not sleep. */
+void	rust_helper_if_each_group(struct kpi_ifnet *interface,
+	    void (*each)(void *argument, const uint8_t *address, uint32_t length),
+	    void *argument);
+
+/* ifnet.c: does not sleep. */
+void	rust_helper_if_set_link(struct kpi_ifnet *interface, int is_up);
+
+/* link.c: does not sleep.  Consumes the packet. */
+void	rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *packet,
+	    uint16_t protocol, uint32_t cast);
+void	rust_helper_if_tap_output(struct kpi_ifnet *interface,
+	    struct mbuf *packet, const struct kpi_link_header *header);
+/*
+ * Tells the sender of an IP packet that it is larger than "mtu".  Consumes the
+ * packet.  Not 0 if nobody was told.
+ */
+int	rust_helper_if_too_big(struct kpi_ifnet *interface,
+	    struct mbuf *packet, uint32_t mtu);
+
+#endif

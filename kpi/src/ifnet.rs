@@ -1,0 +1,451 @@
+//! An interface of the network stack (ifnet(9)), with the link layer of RFC 4391.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::ffi::{CStr, c_int, c_void};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use ipoib_rs::ib::Pkey;
+use ipoib_rs::packet::{Cast, Delivery, PacketBuf};
+use ipoib_rs::wire::{BroadcastGroup, EtherType, LINK_ADDRESS_BYTES, LinkAddress, Scope};
+use sys_bindings as sys;
+use zerocopy::IntoBytes;
+
+use crate::context::{InNetEpoch, MaySleep, Unlocked};
+use crate::errno::Errno;
+use crate::mbuf::Packet;
+use crate::owned::try_box;
+
+/// What drives an interface. What is called without a proof that it may sleep must not.
+pub trait Driver: Send + Sync {
+    /// A packet to send, without the link header.
+    ///
+    /// # Errors
+    ///
+    /// For the sender; the packet is gone either way.
+    fn transmit(
+        &self,
+        header: LinkHeader,
+        packet: Packet,
+        epoch: &mut InNetEpoch,
+    ) -> Result<(), Errno>;
+
+    /// Drops what waits to be sent.
+    fn flush_queue(&self, unlocked: &mut Unlocked);
+
+    /// The administrator wants the interface up or down.
+    fn set_up(&self, is_up: bool, may_sleep: &mut MaySleep);
+
+    /// The administrator wants another MTU.
+    ///
+    /// # Errors
+    ///
+    /// It is out of range.
+    fn set_mtu(&self, mtu: usize, may_sleep: &mut MaySleep) -> Result<(), Errno>;
+
+    /// The list of multicast groups changed. It looks at the list later.
+    fn groups_changed(&self);
+
+    /// A counter of the interface.
+    fn counter(&self, counter: InterfaceCounter, unlocked: &mut Unlocked) -> u64;
+}
+
+/// Where a packet goes to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LinkHeader {
+    /// The neighbour or group.
+    pub to: LinkAddress,
+    /// The protocol.
+    pub protocol: EtherType,
+}
+
+/// Counters of an interface, as netstat(1) shows them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum InterfaceCounter {
+    /// Packets received.
+    PacketsIn,
+    /// Received, and in error.
+    ErrorsIn,
+    /// Bytes received.
+    BytesIn,
+    /// Packets received by multicast.
+    MulticastIn,
+    /// Received, and dropped.
+    DropsIn,
+    /// Packets sent.
+    PacketsOut,
+    /// Not sent, because of an error.
+    ErrorsOut,
+    /// Bytes sent.
+    BytesOut,
+    /// Packets sent by multicast.
+    MulticastOut,
+    /// Not sent, because a queue was full.
+    DropsOut,
+}
+
+/// What an interface is made of.
+#[derive(Debug)]
+pub struct InterfaceConfig<'a> {
+    /// The name, without the number.
+    pub name: &'a CStr,
+    /// The number.
+    pub unit: u32,
+    /// The MTU to begin with.
+    pub mtu: usize,
+    /// The link-layer address.
+    pub address: LinkAddress,
+    /// That of the broadcast group.
+    pub broadcast: LinkAddress,
+    /// The rate of the port.
+    pub bits_per_second: u64,
+}
+
+/// An interface.
+///
+/// # Invariants
+///
+/// `interface` was created with `driver`, which came from a box.
+#[derive(Debug)]
+pub struct NetInterface {
+    interface: NonNull<sys::kpi_ifnet>,
+    driver: NonNull<Arc<dyn Driver>>,
+    is_attached: AtomicBool,
+}
+
+// SAFETY: the functions of ifnet(9) may be called from any thread.
+unsafe impl Send for NetInterface {}
+// SAFETY: as above.
+unsafe impl Sync for NetInterface {}
+
+impl NetInterface {
+    /// Makes an interface and attaches it to the network stack, without a link.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn attach(
+        config: &InterfaceConfig<'_>,
+        driver: Arc<dyn Driver>,
+        _may_sleep: &MaySleep,
+    ) -> Result<Self, Errno> {
+        let driver = NonNull::from(Box::leak(try_box(driver)?));
+        let mut raw = sys::kpi_ifnet_config {
+            callbacks: &raw const CALLBACKS,
+            driver: driver.as_ptr().cast(),
+            name: config.name.as_ptr(),
+            unit: config.unit,
+            // CAST: at most 65520.
+            mtu: config.mtu as u32,
+            address: [0; LINK_ADDRESS_BYTES],
+            broadcast: [0; LINK_ADDRESS_BYTES],
+            bits_per_second: config.bits_per_second,
+        };
+        raw.address.copy_from_slice(config.address.as_bytes());
+        raw.broadcast.copy_from_slice(config.broadcast.as_bytes());
+        let mut interface = null_mut();
+        // SAFETY: may sleep, as the argument proves. The callbacks are constant, the driver stays
+        // where it is until the interface is detached, the rest is copied.
+        let error = unsafe { sys::rust_helper_if_create(&raw const raw, &raw mut interface) };
+        match (Errno::result(error), NonNull::new(interface)) {
+            // INVARIANT: just created with this driver.
+            (Ok(()), Some(interface)) => {
+                Ok(Self { interface, driver, is_attached: AtomicBool::new(true) })
+            }
+            (error, _) => {
+                // SAFETY: it came from a box, and an error says that nobody else has it.
+                drop(unsafe { Box::from_raw(driver.as_ptr()) });
+                Err(error.err().unwrap_or(Errno::ENOMEM))
+            }
+        }
+    }
+
+    /// The name, such as `ib0`.
+    pub fn name(&self) -> &str {
+        // SAFETY: the interface exists by its invariant, and its name is constant.
+        let name = unsafe { CStr::from_ptr(sys::rust_helper_if_name(self.raw())) };
+        name.to_str().unwrap_or("ib?")
+    }
+
+    /// Says whether there is a carrier. It does not sleep.
+    pub fn set_link(&self, is_up: bool) {
+        // SAFETY: the interface exists by its invariant; the stack does the rest in a task.
+        unsafe { sys::rust_helper_if_set_link(self.raw(), is_up.into()) }
+    }
+
+    /// Changes the link-layer address, of which ARP and neighbour discovery are told.
+    pub fn set_address(&self, address: &LinkAddress, _may_sleep: &MaySleep) {
+        // SAFETY: may sleep, as the argument proves; the interface exists by its invariant. The
+        // address has as many bytes as are copied.
+        unsafe { sys::rust_helper_if_set_address(self.raw(), address.as_bytes().as_ptr()) }
+    }
+
+    /// Changes the broadcast address.
+    pub fn set_broadcast(&self, address: &LinkAddress, _may_sleep: &MaySleep) {
+        // SAFETY: as in `set_address`.
+        unsafe { sys::rust_helper_if_set_broadcast(self.raw(), address.as_bytes().as_ptr()) }
+    }
+
+    /// Changes the MTU, as an administrator would.
+    pub fn set_mtu(&self, mtu: usize, _may_sleep: &MaySleep) {
+        // SAFETY: may sleep, as the argument proves; the interface exists by its invariant.
+        // CAST: at most 65520.
+        unsafe { sys::rust_helper_if_set_mtu(self.raw(), mtu as u32) }
+    }
+
+    /// Tells the neighbours of the address, by gratuitous ARP and unsolicited advertisements.
+    pub fn announce(&self, _may_sleep: &MaySleep) {
+        // SAFETY: may sleep, as the argument proves; the interface exists by its invariant.
+        unsafe { sys::rust_helper_if_announce(self.raw()) }
+    }
+
+    /// Calls `each` with every link-layer multicast address that the stack wants, whatever its
+    /// length. `each` must not sleep.
+    pub fn each_group(&self, mut each: impl FnMut(&[u8])) {
+        let argument: *mut _ = &raw mut each;
+        // SAFETY: the interface exists by its invariant. `visit` is called before this returns,
+        // with the argument that it is made for.
+        unsafe {
+            sys::rust_helper_if_each_group(self.raw(), Some(visitor(&each)), argument.cast());
+        }
+    }
+
+    /// Hands a received packet to the stack. No lock may be held that output takes; it does not
+    /// sleep.
+    pub fn input(&self, packet: Packet, delivery: Delivery) {
+        let cast = match delivery.cast {
+            Cast::Unicast => sys::kpi_if_cast::KPI_IF_UNICAST,
+            Cast::Multicast => sys::kpi_if_cast::KPI_IF_MULTICAST,
+            Cast::Broadcast => sys::kpi_if_cast::KPI_IF_BROADCAST,
+        };
+        let chain = packet.into_raw();
+        // SAFETY: the interface exists by its invariant; it is the owner of the packet from now on.
+        // It enters the net epoch and the interface's vnet.
+        unsafe {
+            sys::rust_helper_if_input(self.raw(), chain.as_ptr(), delivery.protocol.0, cast);
+        }
+    }
+
+    /// Shows a packet that is about to be sent to bpf(4). It does not sleep.
+    pub fn tap_output(&self, header: &LinkHeader, packet: &Packet) {
+        let mut raw = sys::kpi_link_header {
+            address: [0; LINK_ADDRESS_BYTES],
+            protocol: header.protocol.0.to_be(),
+            reserved: 0,
+        };
+        raw.address.copy_from_slice(header.to.as_bytes());
+        // SAFETY: the interface exists by its invariant, and the packet is a whole one.
+        unsafe {
+            sys::rust_helper_if_tap_output(self.raw(), packet.raw(), &raw const raw);
+        }
+    }
+
+    /// Tells the sender of an IP packet that it is larger than `mtu`. No lock may be held that
+    /// output takes; it does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// Nobody was told: no memory, or it is no IP packet.
+    pub fn report_too_big(&self, packet: Packet, mtu: usize) -> Result<(), Errno> {
+        let chain = packet.into_raw();
+        // SAFETY: as in `input`.
+        // CAST: at most 65520.
+        Errno::result(unsafe {
+            sys::rust_helper_if_too_big(self.raw(), chain.as_ptr(), mtu as u32)
+        })
+    }
+
+    /// Takes it from the network stack: no call of the driver runs or is to come afterwards.
+    pub fn detach(&self, _may_sleep: &MaySleep) {
+        if self.is_attached.swap(false, Ordering::Relaxed) {
+            // SAFETY: may sleep, as the argument proves; attached by `attach` and not detached.
+            unsafe { sys::rust_helper_if_detach(self.raw()) }
+        }
+    }
+
+    fn raw(&self) -> *mut sys::kpi_ifnet {
+        self.interface.as_ptr()
+    }
+}
+
+/// Where it may sleep.
+impl Drop for NetInterface {
+    fn drop(&mut self) {
+        if *self.is_attached.get_mut() {
+            // SAFETY: attached, and the owner may sleep where it drops it.
+            unsafe { sys::rust_helper_if_detach(self.raw()) }
+        }
+        // SAFETY: detached, so nobody else has it.
+        unsafe { sys::rust_helper_if_free(self.raw()) };
+        // SAFETY: from a box by the invariant, and nobody else knows it any more.
+        drop(unsafe { Box::from_raw(self.driver.as_ptr()) });
+    }
+}
+
+/// The function that calls a closure of this type.
+fn visitor<F: FnMut(&[u8])>(_each: &F) -> unsafe extern "C" fn(*mut c_void, *const u8, u32) {
+    /// # Safety
+    ///
+    /// `each` is an `F` that nobody else uses meanwhile, `address` has `length` bytes.
+    unsafe extern "C" fn visit<F: FnMut(&[u8])>(
+        each: *mut c_void,
+        address: *const u8,
+        length: u32,
+    ) {
+        // SAFETY: as the caller says.
+        let address = unsafe { core::slice::from_raw_parts(address, length as usize) };
+        // SAFETY: as the caller says.
+        let each = unsafe { &mut *each.cast::<F>() };
+        each(address);
+    }
+    visit::<F>
+}
+
+/// What the stack calls.
+static CALLBACKS: sys::kpi_ifnet_callbacks = sys::kpi_ifnet_callbacks {
+    transmit: Some(transmit),
+    flush_queue: Some(flush_queue),
+    set_up: Some(set_up),
+    set_mtu: Some(set_mtu),
+    groups_changed: Some(groups_changed),
+    counter: Some(counter),
+    map_group: Some(map_group),
+};
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached.
+unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a dyn Driver {
+    // SAFETY: it stays where it is until the interface is detached.
+    &**unsafe { &*driver.cast::<Arc<dyn Driver>>() }
+}
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached, and `chain` the only reference to a chain
+/// that begins with a packet header. The thread is in the net epoch.
+unsafe extern "C" fn transmit(driver: *mut c_void, chain: *mut sys::mbuf) -> c_int {
+    let Some(chain) = NonNull::new(chain) else { return Errno::code(Err(Errno::EINVAL)) };
+    // SAFETY: as the caller says. The stack links packets to others in queues only.
+    let mut packet = unsafe { Packet::from_raw(chain) };
+    // SAFETY: as the caller says.
+    let driver = unsafe { driver_of(driver) };
+    let mut raw = [0; size_of::<sys::kpi_link_header>()];
+    if packet.copy_out(0, &mut raw).is_err() || packet.trim_front(raw.len()).is_err() {
+        return Errno::code(Err(Errno::EINVAL));
+    }
+    let [address @ .., p0, p1, _, _] = raw;
+    let Some(to) = LinkAddress::from_bytes(&address) else {
+        return Errno::code(Err(Errno::EINVAL));
+    };
+    let header = LinkHeader { to, protocol: EtherType(u16::from_be_bytes([p0, p1])) };
+    // SAFETY: as the caller says; output holds no mutex of ours.
+    let mut epoch = unsafe { InNetEpoch::assume() };
+    Errno::code(driver.transmit(header, packet, &mut epoch))
+}
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached.
+unsafe extern "C" fn flush_queue(driver: *mut c_void) {
+    // SAFETY: as the caller says.
+    let driver = unsafe { driver_of(driver) };
+    // SAFETY: the stack calls with no mutex of ours held.
+    driver.flush_queue(&mut unsafe { Unlocked::assume() });
+}
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached, and the thread may sleep.
+unsafe extern "C" fn set_up(driver: *mut c_void, is_up: c_int) {
+    // SAFETY: as the caller says.
+    let mut may_sleep = unsafe { MaySleep::assume() };
+    // SAFETY: as the caller says.
+    unsafe { driver_of(driver) }.set_up(is_up != 0, &mut may_sleep);
+}
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached, and the thread may sleep.
+unsafe extern "C" fn set_mtu(driver: *mut c_void, mtu: u32) -> c_int {
+    // SAFETY: as the caller says.
+    let mut may_sleep = unsafe { MaySleep::assume() };
+    // SAFETY: as the caller says.
+    let driver = unsafe { driver_of(driver) };
+    Errno::code(driver.set_mtu(mtu as usize, &mut may_sleep))
+}
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached.
+unsafe extern "C" fn groups_changed(driver: *mut c_void) {
+    // SAFETY: as the caller says.
+    unsafe { driver_of(driver) }.groups_changed();
+}
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached.
+unsafe extern "C" fn counter(driver: *mut c_void, counter: u32) -> u64 {
+    use sys::kpi_if_counter as raw;
+    let counter = match counter {
+        raw::KPI_IF_IPACKETS => InterfaceCounter::PacketsIn,
+        raw::KPI_IF_IERRORS => InterfaceCounter::ErrorsIn,
+        raw::KPI_IF_IBYTES => InterfaceCounter::BytesIn,
+        raw::KPI_IF_IMCASTS => InterfaceCounter::MulticastIn,
+        raw::KPI_IF_IQDROPS => InterfaceCounter::DropsIn,
+        raw::KPI_IF_OPACKETS => InterfaceCounter::PacketsOut,
+        raw::KPI_IF_OERRORS => InterfaceCounter::ErrorsOut,
+        raw::KPI_IF_OBYTES => InterfaceCounter::BytesOut,
+        raw::KPI_IF_OMCASTS => InterfaceCounter::MulticastOut,
+        raw::KPI_IF_OQDROPS => InterfaceCounter::DropsOut,
+        // wildcard: numbers of C, not an enum.
+        _ => return 0,
+    };
+    // SAFETY: as the caller says.
+    let driver = unsafe { driver_of(driver) };
+    // SAFETY: the stack calls with no mutex of ours held.
+    driver.counter(counter, &mut unsafe { Unlocked::assume() })
+}
+
+/// # Safety
+///
+/// `broadcast` and `address` have as many bytes as an address, `group` as many as one of `family`.
+unsafe extern "C" fn map_group(
+    broadcast: *const u8,
+    family: u32,
+    group: *const u8,
+    address: *mut u8,
+) -> c_int {
+    let group = match family {
+        sys::kpi_if_family::KPI_IF_INET => {
+            // SAFETY: as the caller says; bytes need no alignment.
+            IpAddr::V4(Ipv4Addr::from_octets(unsafe { group.cast::<[u8; 4]>().read() }))
+        }
+        sys::kpi_if_family::KPI_IF_INET6 => {
+            // SAFETY: as above.
+            IpAddr::V6(Ipv6Addr::from_octets(unsafe { group.cast::<[u8; 16]>().read() }))
+        }
+        // wildcard: numbers of C, not an enum.
+        _ => return Errno::code(Err(Errno::EAFNOSUPPORT)),
+    };
+    // SAFETY: as the caller says.
+    let broadcast = unsafe { broadcast.cast::<[u8; LINK_ADDRESS_BYTES]>().read() };
+    let Some(mapped) = group_address(&broadcast, group) else {
+        return Errno::code(Err(Errno::EADDRNOTAVAIL));
+    };
+    let mut bytes = [0; LINK_ADDRESS_BYTES];
+    bytes.copy_from_slice(mapped.as_bytes());
+    // SAFETY: as the caller says.
+    unsafe { address.cast::<[u8; LINK_ADDRESS_BYTES]>().write(bytes) };
+    0
+}
+
+/// RFC 4391 4: scope and P_Key are those of the broadcast group.
+fn group_address(broadcast: &[u8; LINK_ADDRESS_BYTES], group: IpAddr) -> Option<LinkAddress> {
+    let scope = Scope::new(broadcast[5] & 0x0F)?;
+    let pkey = Pkey::new(u16::from_be_bytes([broadcast[8], broadcast[9]]))?;
+    BroadcastGroup::new(scope, pkey).mgid_of(group).map(LinkAddress::multicast)
+}
