@@ -10,6 +10,7 @@
 #   scripts/build-kmod.sh --module NAME    only the module of this folder (kmod, softib)
 #   scripts/build-kmod.sh --rust-only      only the Rust halves, as NAME-rust.o: what the makefiles
 #                                          of FreeBSD cannot build (kmod/Makefile)
+#   scripts/build-kmod.sh --flags-only     only the headers, and the file "flags" for bindgen
 #
 # Prints one line per step, and each module with its size. Needs clang, lld, llvm, libclang, and a
 # Rust with the sources of its library; on Debian it installs them.
@@ -33,7 +34,7 @@ RUST_FLAGS="-Crelocation-model=static -Ccode-model=kernel -Cno-redzone=yes -Zplt
     -Zemit-stack-sizes -Cforce-frame-pointers=yes"
 
 usage() {
-    sed -n '4,13s/^# *//p' "$0" >&2
+    sed -n '4,14s/^# *//p' "$0" >&2
     exit 2
 }
 
@@ -43,12 +44,14 @@ system=
 out=$REPO/target/kmod
 modules=
 rust_only=
+flags_only=
 while [ $# -gt 0 ]; do
     case "$1" in
     --sys) system=${2:?} && shift ;;
     --out) out=${2:?} && shift ;;
     --module) modules="$modules ${2:?}" && shift ;;
     --rust-only) rust_only=1 ;;
+    --flags-only) flags_only=1 ;;
     *) usage ;;
     esac
     shift
@@ -297,6 +300,7 @@ else
 fi
 write_options
 write_flags
+[ -z "$flags_only" ] || exit 0
 for folder in ${modules:-kmod softib}; do
     if [ -d "$REPO/$folder" ]; then
         name=$(name_of "$folder")

@@ -110,7 +110,9 @@ pub enum Action {
         address: AddressVector,
     },
     /// Disconnect (IBA 12.6.10) and destroy the queue pair of a connection. What is still posted on
-    /// it completes as flushed first. Answer: `handle_verb_result`.
+    /// it completes as flushed first, and every receive that it took from a shared queue is fed:
+    /// one that is not is missing in the account of that queue for ever. Answer:
+    /// `handle_verb_result`.
     DestroyConnection {
         /// The operation.
         op: OpId,

@@ -4,11 +4,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Bench, connected_peer, ipv4};
-use ipoib_rs::action::{Action, ConnectError, ConnectionParameters, RejectReason};
-use ipoib_rs::counters::Counter;
+use common::{Bench, broadcast, connected_peer, ipv4, peer};
+use ipoib_rs::action::{
+    Action, ConnectError, ConnectionParameters, RejectReason, SaError, SaRefusal,
+};
+use ipoib_rs::counters::{Counter, DropReason};
 use ipoib_rs::ib::Qpn;
-use ipoib_rs::limits::{INCOMING_YIELD_AFTER, Limits};
+use ipoib_rs::interface::PortEvent;
+use ipoib_rs::limits::{DRAIN_MAX, INCOMING_YIELD_AFTER, Limits};
 use ipoib_rs::wire::{AddressFlags, EtherType, LinkAddress};
 
 const REP: ConnectionParameters =
@@ -137,5 +140,52 @@ fn a_neighbor_that_is_gone_leaves_its_place_in_the_table_of_connections_to_anoth
     bench.complete_all();
     assert_eq!(bench.count(Counter::OutgoingTableFull), refusals);
     assert_eq!(bench.connections.len(), 1);
+    bench.finish();
+}
+
+/// Lets the queue pair be what it is to be, and nothing follow from that.
+fn modify(bench: &mut Bench) {
+    let is_it = |action: &Action| matches!(action, Action::ModifyQueuePair { .. });
+    let at = bench.actions.iter().position(is_it).expect("the queue pair is to be modified");
+    let op = bench.actions.remove(at).and_then(|action| action.operation());
+    bench.verb(op.expect("it is answered"), Ok(()));
+}
+
+#[test]
+fn a_stack_that_was_refused_is_woken_when_the_queue_pair_is_reset_with_packets_in_line() {
+    let mut bench = Bench::joined_with(Limits::SMALL);
+    for _ in 0..12 {
+        bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
+    }
+    bench.answer_all();
+    assert_eq!((bench.interface.sends_outstanding(), bench.interface.packets_queued()), (8, 4));
+    bench.send(&broadcast(), EtherType::IPV4, ipv4(100, false)).unwrap_err();
+    assert_eq!(bench.wakes, 0);
+    // The adapter completes nothing: what is posted comes back with the reset.
+    bench.admin_down();
+    modify(&mut bench);
+    bench.answer_all();
+    bench.pass(DRAIN_MAX);
+    bench.adapter.posted.drain(..).for_each(|(_, packet)| drop(packet.end()));
+    bench.adapter.receives_posted = 0;
+    assert_eq!((bench.interface.sends_outstanding(), bench.wakes), (8, 0));
+    modify(&mut bench);
+    assert_eq!((bench.interface.sends_outstanding(), bench.wakes), (0, 1));
+    bench.finish();
+}
+
+#[test]
+fn what_waits_for_an_address_is_not_kept_when_the_one_before_comes_back_and_is_out_of_reach() {
+    let mut bench = Bench::connected();
+    bench.send(&connected_peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
+    let (op, _) = bench.take_query();
+    bench.path_answer(op, Err(SaError::Refused(SaRefusal::NoRecords)));
+    bench.send(&peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
+    assert_eq!(bench.interface.packets_queued(), 1);
+    bench.send(&connected_peer(1), EtherType::IPV4, ipv4(100, false)).unwrap();
+    assert_eq!(bench.interface.packets_queued(), 0);
+    assert_eq!(bench.drops(DropReason::PathUnresolved), 3);
+    bench.port_event(PortEvent::ClientReregister, |_| {});
+    bench.answer_all();
     bench.finish();
 }

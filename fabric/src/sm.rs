@@ -231,6 +231,8 @@ const RATE_10_GBPS: RateCode = match RateCode::new(3) {
 impl<P: Copy + Ord> SubnetManager<P> {
     /// Makes a manager that lives on a port of its own, which has a link from the start. The
     /// partition of `config.pkey_first` is there, too, without a group.
+    // Not inlined, so that its frame fits a kernel stack beside the caller's.
+    #[inline(never)]
     pub fn new(config: SmConfig, own: P, own_config: PortConfig) -> Result<Self, SmError> {
         let mut manager = Self {
             own,

@@ -67,6 +67,8 @@ impl Subnet {
     /// # Errors
     ///
     /// [`SubnetError`].
+    // Not inlined, so that its frame fits a kernel stack beside the caller's.
+    #[inline(never)]
     pub fn new(
         fabric: &mut Fabric,
         port: PortId,

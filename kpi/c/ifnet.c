@@ -226,7 +226,6 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 	kpi_if_set_handlers(ifp);
 	ifp->if_addrlen = KPI_LINK_ADDRESS_LEN;
 	ifp->if_hdrlen = INFINIBAND_HDR_LEN;
-	ifp->if_broadcastaddr = interface->broadcast;
 	if_setbaudrate(ifp, config->bits_per_second);
 	if_setcapabilities(ifp, IFCAP_VLAN_HWTAGGING | IFCAP_VLAN_MTU |
 	    IFCAP_LINKSTATE);
@@ -234,6 +233,7 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 
 	if_attach(ifp);
 	kpi_if_set_link_handlers(ifp);
+	ifp->if_broadcastaddr = interface->broadcast;
 	if_setmtu(ifp, config->mtu);
 	kpi_if_write_address(interface, config->address);
 	/* Tools expect Ethernet; those that know better ask for IPoIB. */

@@ -27,6 +27,8 @@ errnos! {
     EADDRNOTAVAIL;
     /// No such kind of address.
     EAFNOSUPPORT;
+    /// It is in use.
+    EBUSY;
     /// There is one already.
     EEXIST;
     /// An argument is out of its range.

@@ -21,8 +21,6 @@ pub mod cm;
 pub mod context;
 pub mod dma;
 pub mod errno;
-#[cfg(feature = "fake")]
-pub mod fake;
 pub mod ifnet;
 pub mod late;
 pub mod log;

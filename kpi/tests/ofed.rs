@@ -1,6 +1,7 @@
 //! The InfiniBand wrappers over a kernel that checks how it is used: who owns what, and answers
 //! that come late, twice or never.
-#![cfg(feature = "fake")]
+
+mod common;
 
 #[path = "ofed/bench.rs"]
 mod bench;

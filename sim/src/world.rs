@@ -59,6 +59,8 @@ const DEPARTURES_MAX: u64 = 40;
 const CONTEXT_SITES: u64 = 1 << 32;
 /// The context of notifications of the subnet manager's QP1.
 const CONTEXT_SUBNET: u64 = 1 << 33;
+/// How long an action waits that an adapter does not let happen, before it is tried again.
+const WITHHELD_FOR: Duration = Duration::from_millis(10);
 /// How often a deadline may be reached without time going on.
 const TIMEOUTS_AT_ONCE_MAX: u32 = 1_000;
 
@@ -315,6 +317,9 @@ impl World {
             }
             Item::TakeOff => self.take_off(),
             Item::Reap(visit) => self.reap(visit),
+            Item::Action(visit, action) if self.is_withheld(visit, &action) => {
+                self.agenda.add(self.now + WITHHELD_FOR, Item::Action(visit, action));
+            }
             Item::Action(visit, action) => {
                 if self.is_current(visit) {
                     self.trace.record(self.now, Kind::Action, &[visit.station as u64]);
@@ -330,6 +335,14 @@ impl World {
             Item::Disturbance => self.make_disturbance(),
             Item::Recovery(recovery) => self.recover(recovery),
         }
+    }
+
+    /// Whether an action waits for an adapter that withholds its completions.
+    fn is_withheld(&mut self, visit: Visit, action: &Action) -> bool {
+        let station = &mut self.stations[visit.station];
+        self.sites[station.site].is_wedged
+            && station.epoch == visit.epoch
+            && station.waits_for_adapter(self.now, action)
     }
 
     fn is_current(&self, visit: Visit) -> bool {

@@ -427,7 +427,7 @@ impl<B: PacketBuf> Interface<B> {
             (QueuePairState::Erring, Err(VerbError)) => {
                 self.enter_queue_pair(QueuePairState::ResetWanted);
             }
-            (QueuePairState::Resetting, Ok(())) => self.on_queue_pair_reset(),
+            (QueuePairState::Resetting, Ok(())) => self.on_queue_pair_reset(now, datapath),
             (QueuePairState::Resetting, Err(VerbError)) => {
                 self.notice(Notice::ResetFailed);
                 let retry_at = now + REOPEN_AFTER;
@@ -455,7 +455,7 @@ impl<B: PacketBuf> Interface<B> {
 
     /// The adapter touches no buffer any more, and the data path has all of them back: no
     /// completion will come for what was posted.
-    fn on_queue_pair_reset(&mut self) {
+    fn on_queue_pair_reset(&mut self, now: Instant, datapath: &mut impl DataPath<B>) {
         while let Some(posted) = self.sends.reclaim(|via| matches!(via, Via::Handle(_))) {
             self.counters.count(Counter::SendFlushed);
             if let Via::Handle(handle) = posted.via {
@@ -464,6 +464,9 @@ impl<B: PacketBuf> Interface<B> {
         }
         self.queue_pair.receives_posted = 0;
         self.enter_queue_pair(QueuePairState::Reset);
+        // What waited for room was dropped. As long as its objects are in line nobody is woken, and
+        // no completion will come to take them out.
+        self.drain_backlog(now, datapath);
         self.wake_send_queue();
     }
 

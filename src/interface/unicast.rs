@@ -221,7 +221,11 @@ impl<B: PacketBuf> Interface<B> {
         }
         while let Some(pending) = self.take_waiting(Target::Path(old)) {
             let Pending { protocol, packet, bytes: _ } = pending;
-            self.queue_within_link(now, new, protocol, packet, datapath);
+            // The new one may be ready already, or known to be out of reach.
+            let outcome = self.send_to_path(now, new, protocol, packet, datapath);
+            if let Err(RingFull(packet)) = outcome {
+                self.wait_for_room(now, Target::Path(new), protocol, packet, datapath);
+            }
         }
     }
 

@@ -248,6 +248,31 @@ impl Fabric {
         Ok(())
     }
 
+    /// Moves a queue pair in RESET to another port of its adapter: which port it is on is an
+    /// attribute of the transition to INIT (IBA 11.2.4.2, table 91).
+    ///
+    /// # Errors
+    ///
+    /// [`ModifyError::IllegalTransition`] outside of RESET, [`ModifyError::InvalidAttribute`] for
+    /// QP1, which belongs to its port, for a queue pair that is attached to a group, and for a port
+    /// of another adapter, [`ModifyError::Unknown`].
+    pub fn set_qp_port(&mut self, id: QpId, port_id: PortId) -> Result<(), ModifyError> {
+        let qp = self.qp(id).ok_or(ModifyError::Unknown)?;
+        if qp.state != QpState::Reset {
+            return Err(ModifyError::IllegalTransition);
+        }
+        let old = self.ports.get(qp.port.index()).ok_or(ModifyError::Unknown)?;
+        let port = self.ports.get(port_id.index()).ok_or(ModifyError::Unknown)?;
+        let is_attached = old.attachments.iter().any(|group| group.qps.contains(&id.key));
+        if qp.qp_type == QpType::Gsi || is_attached || port.hca != id.hca {
+            return Err(ModifyError::InvalidAttribute);
+        }
+        if let Some(qp) = self.qp_mut(id) {
+            qp.port = port_id;
+        }
+        Ok(())
+    }
+
     /// The state of a queue pair.
     pub fn qp_state(&self, id: QpId) -> Option<QpState> {
         Some(self.qp(id)?.state)

@@ -1,12 +1,14 @@
 //! Completion queues, notifications and asynchronous events.
 
 use crate::hosts::{
-    CQ_LEN, failures, hosts, local, payloads, queue_pair, receive, receives, run, send, sends,
+    CQ_LEN, failures, group, hosts, local, payloads, queue_pair, receive, receives, run, send,
+    sends, to_ready,
 };
 use fabric::cq::WorkError;
+use fabric::hca::HcaConfig;
 use fabric::port::{PortState, SmAddress};
-use fabric::qp::QpChange;
-use fabric::{AsyncEvent, DestroyError, FabricConfig, ManagementError};
+use fabric::qp::{QpChange, QpConfig, QpType};
+use fabric::{AsyncEvent, DestroyError, Fabric, FabricConfig, ManagementError, ModifyError};
 use ipoib_rs::ib::{Gid, Lid, Pkey, PkeyIndex, ServiceLevel};
 use ipoib_rs::interface::PortEvent;
 
@@ -220,4 +222,56 @@ fn a_partition_is_found_wherever_it_stands_and_full_membership_goes_first() {
     assert_eq!(fabric.port_attributes(a.port, None).unwrap().partition, None);
     let too_many = [full; 17];
     assert_eq!(fabric.set_pkey_table(a.port, &too_many), Err(ManagementError::TableTooSmall));
+}
+
+#[test]
+fn a_queue_pair_in_reset_moves_to_another_port_with_its_number() {
+    let mut fabric = Fabric::new(CONFIG).unwrap();
+    let config = HcaConfig { port_count: 2, ..HcaConfig::with_guid(0x0002_C903_0000_0100) };
+    let hca = fabric.add_hca(&config).unwrap();
+    let ports: Vec<_> = fabric.hca_ports(hca).collect();
+    for (port, lid) in ports.iter().zip(1..) {
+        fabric.set_lid(*port, Lid::new(lid)).unwrap();
+        fabric.set_port_state(*port, PortState::Active).unwrap();
+    }
+    let cq = fabric.create_cq(hca, CQ_LEN, 0).unwrap();
+    let sender = queue_pair(&mut fabric, ports[0], cq, cq);
+    let qp = queue_pair(&mut fabric, ports[0], cq, cq);
+    let qpn = fabric.qpn(qp).unwrap();
+    assert_eq!(fabric.set_qp_port(qp, ports[1]), Err(ModifyError::IllegalTransition));
+    fabric.modify_qp(qp, &QpChange::Reset).unwrap();
+    fabric.set_qp_port(qp, ports[1]).unwrap();
+    for change in to_ready(PkeyIndex(0)) {
+        fabric.modify_qp(qp, &change).unwrap();
+    }
+    assert_eq!(fabric.qpn(qp), Some(qpn));
+
+    receive(&mut fabric, qp, 0..1);
+    let ah = fabric.create_ah(ports[0], &local(Lid::new(2).unwrap())).unwrap();
+    send(&mut fabric, sender, 1, (ah, qpn), b"x").unwrap();
+    run(&mut fabric);
+    assert_eq!(fabric.port_counters(ports[1]).unwrap().received, 1);
+    fabric.destroy_qp(qp).unwrap();
+}
+
+#[test]
+fn a_queue_pair_that_is_bound_to_its_port_does_not_move() {
+    let (mut fabric, [a, b]) = hosts(CONFIG);
+    let (mgid, mlid) = group(1);
+    fabric.modify_qp(a.qp, &QpChange::Reset).unwrap();
+    assert_eq!(fabric.set_qp_port(a.qp, b.port), Err(ModifyError::InvalidAttribute));
+    fabric.attach_multicast(a.qp, mgid, mlid).unwrap();
+    assert_eq!(fabric.set_qp_port(a.qp, a.port), Err(ModifyError::InvalidAttribute));
+    fabric.detach_multicast(a.qp, mgid, mlid).unwrap();
+    fabric.set_qp_port(a.qp, a.port).unwrap();
+
+    let config = QpConfig {
+        qp_type: QpType::Gsi,
+        send_cq: a.send_cq,
+        receive_cq: a.receive_cq,
+        sends_max: 1,
+        receives_max: 1,
+    };
+    let gsi = fabric.create_qp(a.port, &config).unwrap();
+    assert_eq!(fabric.set_qp_port(gsi, a.port), Err(ModifyError::InvalidAttribute));
 }

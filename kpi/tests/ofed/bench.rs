@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use fake_kernel::ofed::{Hca, Stack};
 use ipoib_rs::action::OpId;
 use ipoib_rs::counters::DropReason;
 use ipoib_rs::ib::{Gid, IbMtu, Lid, Partition, Pkey, PkeyIndex, PortAttributes, Qpn};
@@ -12,26 +13,27 @@ use ipoib_rs::time::Instant;
 use ipoib_rs::wire::Scope;
 use kpi::client::{Client, Device, Port, Registration};
 use kpi::context::MaySleep;
-use kpi::fake::{Hca, Kernel};
 
-/// A kernel with an HCA, and a client that was told of it.
+use crate::common::may_sleep;
+
+/// A stack with an HCA, and a client that was told of it.
 pub(crate) struct Bench {
     pub(crate) port: Port,
     hca: Hca,
     registration: Registration,
-    pub(crate) kernel: Kernel,
+    pub(crate) stack: Stack,
 }
 
 impl Bench {
     pub(crate) fn start() -> Self {
-        let kernel = Kernel::start();
+        let stack = Stack::start();
         let devices = Devices::default();
         let client = Box::new(devices.clone());
-        let registration = Registration::new(client, &kernel.may_sleep()).unwrap();
-        let hca = kernel.add_device();
+        let registration = Registration::new(client, &may_sleep()).unwrap();
+        let hca = stack.add_device();
         let device = devices.0.lock().unwrap().pop().expect("the client was told");
         let port = device.ports().next().expect("it has two");
-        Self { port, hca, registration, kernel }
+        Self { port, hca, registration, stack }
     }
 
     pub(crate) fn hca(&self) -> &Hca {
@@ -40,10 +42,11 @@ impl Bench {
 
     /// Everything goes; what is left over fails the test.
     pub(crate) fn stop(self) {
-        let Self { port, hca, registration, kernel } = self;
+        let Self { port, hca, registration, stack } = self;
         drop(port);
         hca.remove();
-        registration.close(&kernel.may_sleep());
+        registration.close(&may_sleep());
+        drop(stack);
     }
 }
 

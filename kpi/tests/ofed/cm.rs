@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bench::{Bench, Log, operations};
+use crate::common::may_sleep;
+use fake_kernel::ofed::{Fault, Message, kpi_cm_event_type as event, kpi_qp_state};
 use ipoib_rs::action::{
     ConnectError, ConnectRequest, ConnectionId, ConnectionParameters, OpId, PathRecord, RequestId,
 };
@@ -12,7 +14,6 @@ use ipoib_rs::interface::IncomingRequest;
 use kpi::cm::{Connection, Handler, Manager, RejectReason};
 use kpi::context::Unlocked;
 use kpi::errno::Errno;
-use kpi::fake::{Fault, Message, kpi_cm_event_type as event, kpi_qp_state};
 use kpi::verbs::{
     CompletionHandler, CompletionQueue, ConnectedConfig, ConnectedQueuePair, ProtectionDomain,
     QueuePairHandler,
@@ -87,7 +88,7 @@ struct Fixture {
 impl Fixture {
     fn start() -> Self {
         let bench = Bench::start();
-        let may_sleep = bench.kernel.may_sleep();
+        let may_sleep = may_sleep();
         let interface = Arc::new(Interface::default());
         let handler = Arc::clone(&interface) as Arc<dyn Handler>;
         let manager = Manager::new(&bench.port, handler).unwrap();
@@ -118,23 +119,23 @@ impl Fixture {
             connection: ConnectionId::from_index(index),
         };
         let nobody: Arc<dyn QueuePairHandler> = Arc::new(Nobody);
-        ConnectedQueuePair::new(&config, nobody, &self.bench.kernel.may_sleep()).unwrap()
+        ConnectedQueuePair::new(&config, nobody, &may_sleep()).unwrap()
     }
 
     /// A connection that was asked for; its id is the first.
     fn requesting(&self, op: OpId) -> Connection {
-        let may_sleep = self.bench.kernel.may_sleep();
+        let may_sleep = may_sleep();
         let pair = self.queue_pair(3);
         let connection = Connection::open(&self.manager, pair, &may_sleep).unwrap();
         connection.request(op, &request(), &may_sleep).unwrap();
-        assert_eq!(self.bench.kernel.last_message(0), Message::Request);
+        assert_eq!(self.bench.stack.last_message(0), Message::Request);
         connection
     }
 
     /// A REQ that arrived and is wanted; its id is the second, after that of the listener.
     fn requested(&self) -> (RequestId, u32) {
-        self.manager.listen(SERVICE, &self.bench.kernel.may_sleep()).unwrap();
-        let number = self.bench.kernel.request(SERVICE, MTU_2048).expect("it is kept");
+        self.manager.listen(SERVICE, &may_sleep()).unwrap();
+        let number = self.bench.stack.request(SERVICE.0, MTU_2048).expect("it is kept");
         match self.interface.log.take().as_slice() {
             [Told::Requested(request, _)] => (*request, number),
             told => panic!("{told:?}"),
@@ -173,19 +174,19 @@ fn a_connection_that_the_peer_accepts_is_ready_when_it_is_told() {
     let fixture = Fixture::start();
     let [op] = operations();
     let connection = fixture.requesting(op);
-    let kernel = &fixture.bench.kernel;
-    kernel.connection_event(0, event::KPI_CM_REPLIED, 0);
+    let stack = &fixture.bench.stack;
+    stack.connection_event(0, event::KPI_CM_REPLIED, 0);
     assert_eq!(fixture.interface.log.take(), [Told::Answered(op, Ok(peer()))]);
-    assert_eq!(kernel.last_message(0), Message::ReadyToUse);
-    let state = kernel.queue_pair_state(connection.queue_pair().qpn());
+    assert_eq!(stack.last_message(0), Message::ReadyToUse);
+    let state = stack.queue_pair_state(connection.queue_pair().qpn().value());
     assert_eq!(state, kpi_qp_state::KPI_QPS_RTS);
     // The peer ends it: told once, whatever follows.
-    kernel.connection_event(0, event::KPI_CM_DISCONNECT_REQUESTED, 0);
-    assert_eq!(kernel.last_message(0), Message::DisconnectReply);
-    kernel.connection_event(0, event::KPI_CM_TIMEWAIT_EXITED, 0);
+    stack.connection_event(0, event::KPI_CM_DISCONNECT_REQUESTED, 0);
+    assert_eq!(stack.last_message(0), Message::DisconnectReply);
+    stack.connection_event(0, event::KPI_CM_TIMEWAIT_EXITED, 0);
     assert_eq!(fixture.interface.log.take(), [Told::Lost(ConnectionId::from_index(3))]);
-    connection.close(&kernel.may_sleep());
-    assert!(!kernel.id_exists(0));
+    connection.close(&may_sleep());
+    assert!(!stack.id_exists(0));
     fixture.stop();
 }
 
@@ -200,10 +201,10 @@ fn a_request_ends_with_one_answer() {
         let fixture = Fixture::start();
         let [op] = operations();
         let connection = fixture.requesting(op);
-        let kernel = &fixture.bench.kernel;
-        kernel.connection_event(0, kind, 28);
-        kernel.connection_event(0, event::KPI_CM_REPLIED, 0);
-        kernel.connection_event(0, event::KPI_CM_TIMEWAIT_EXITED, 0);
+        let stack = &fixture.bench.stack;
+        stack.connection_event(0, kind, 28);
+        stack.connection_event(0, event::KPI_CM_REPLIED, 0);
+        stack.connection_event(0, event::KPI_CM_TIMEWAIT_EXITED, 0);
         assert_eq!(fixture.interface.log.take(), [Told::Answered(op, Err(error))]);
         drop(connection);
         fixture.stop();
@@ -214,13 +215,13 @@ fn a_request_ends_with_one_answer() {
 fn a_request_that_cannot_be_sent_has_no_answer() {
     let fixture = Fixture::start();
     let [op] = operations();
-    let kernel = &fixture.bench.kernel;
-    let may_sleep = kernel.may_sleep();
+    let stack = &fixture.bench.stack;
+    let may_sleep = may_sleep();
     let pair = fixture.queue_pair(3);
     let connection = Connection::open(&fixture.manager, pair, &may_sleep).unwrap();
-    kernel.fail_next(Fault::Send);
+    stack.fail_next(Fault::Send);
     assert_eq!(connection.request(op, &request(), &may_sleep), Err(Errno::EINVAL));
-    kernel.connection_event(0, event::KPI_CM_TIMED_OUT, 0);
+    stack.connection_event(0, event::KPI_CM_TIMED_OUT, 0);
     assert_eq!(fixture.interface.log.take(), []);
     drop(connection);
     fixture.stop();
@@ -231,10 +232,10 @@ fn a_reply_that_cannot_be_acknowledged_is_rejected() {
     let fixture = Fixture::start();
     let [op] = operations();
     let connection = fixture.requesting(op);
-    let kernel = &fixture.bench.kernel;
-    kernel.fail_next(Fault::Send);
-    kernel.connection_event(0, event::KPI_CM_REPLIED, 0);
-    assert_eq!(kernel.last_message(0), Message::Reject);
+    let stack = &fixture.bench.stack;
+    stack.fail_next(Fault::Send);
+    stack.connection_event(0, event::KPI_CM_REPLIED, 0);
+    assert_eq!(stack.last_message(0), Message::Reject);
     let unusable = Err(ConnectError::Unusable);
     assert_eq!(fixture.interface.log.take(), [Told::Answered(op, unusable)]);
     drop(connection);
@@ -244,14 +245,14 @@ fn a_reply_that_cannot_be_acknowledged_is_rejected() {
 #[test]
 fn what_cannot_be_opened_leaves_nothing() {
     let fixture = Fixture::start();
-    let kernel = &fixture.bench.kernel;
-    let before = kernel.objects();
+    let stack = &fixture.bench.stack;
+    let before = stack.objects();
     let pair = fixture.queue_pair(3);
-    kernel.fail_next(Fault::Create);
-    assert!(Connection::open(&fixture.manager, pair, &kernel.may_sleep()).is_err());
-    kernel.fail_next(Fault::Create);
-    assert!(fixture.manager.listen(SERVICE, &kernel.may_sleep()).is_err());
-    assert_eq!(kernel.objects(), before);
+    stack.fail_next(Fault::Create);
+    assert!(Connection::open(&fixture.manager, pair, &may_sleep()).is_err());
+    stack.fail_next(Fault::Create);
+    assert!(fixture.manager.listen(SERVICE, &may_sleep()).is_err());
+    assert_eq!(stack.objects(), before);
     fixture.stop();
 }
 
@@ -259,22 +260,22 @@ fn what_cannot_be_opened_leaves_nothing() {
 fn an_accepted_request_is_ready_before_the_reply() {
     let fixture = Fixture::start();
     let (request, number) = fixture.requested();
-    let kernel = &fixture.bench.kernel;
-    let may_sleep = kernel.may_sleep();
+    let stack = &fixture.bench.stack;
+    let may_sleep = may_sleep();
     let pair = fixture.queue_pair(4);
     let qpn = pair.qpn();
     let psn = Psn::new(77).unwrap();
     let connection = Connection::accept(&fixture.manager, pair, request, psn, &may_sleep).unwrap();
-    assert_eq!(kernel.queue_pair_state(qpn), kpi_qp_state::KPI_QPS_RTS);
-    assert_eq!(kernel.last_message(number), Message::None);
+    assert_eq!(stack.queue_pair_state(qpn.value()), kpi_qp_state::KPI_QPS_RTS);
+    assert_eq!(stack.last_message(number), Message::None);
     connection.reply(psn, &own(), &may_sleep).unwrap();
-    assert_eq!(kernel.last_message(number), Message::Reply);
-    kernel.connection_event(number, event::KPI_CM_ESTABLISHED, 0);
+    assert_eq!(stack.last_message(number), Message::Reply);
+    stack.connection_event(number, event::KPI_CM_ESTABLISHED, 0);
     assert_eq!(fixture.interface.log.take(), []);
-    kernel.connection_event(number, event::KPI_CM_REJECTED, 10);
+    stack.connection_event(number, event::KPI_CM_REJECTED, 10);
     assert_eq!(fixture.interface.log.take(), [Told::Lost(ConnectionId::from_index(4))]);
     connection.close(&may_sleep);
-    assert!(!kernel.id_exists(number));
+    assert!(!stack.id_exists(number));
     fixture.stop();
 }
 
@@ -282,7 +283,7 @@ fn an_accepted_request_is_ready_before_the_reply() {
 fn a_request_is_taken_once() {
     let fixture = Fixture::start();
     let (request, number) = fixture.requested();
-    let may_sleep = fixture.bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let psn = Psn::default();
     let first = fixture.queue_pair(4);
     let connection = Connection::accept(&fixture.manager, first, request, psn, &may_sleep).unwrap();
@@ -290,7 +291,7 @@ fn a_request_is_taken_once() {
     let again = Connection::accept(&fixture.manager, second, request, psn, &may_sleep);
     assert_eq!(again.map(|_| ()), Err(Errno::EINVAL));
     fixture.manager.refuse(request, RejectReason::NoResources, &may_sleep);
-    assert!(fixture.bench.kernel.id_exists(number));
+    assert!(fixture.bench.stack.id_exists(number));
     drop(connection);
     fixture.stop();
 }
@@ -299,14 +300,14 @@ fn a_request_is_taken_once() {
 fn refused_requests_are_rejected_with_the_reason() {
     let fixture = Fixture::start();
     let (request, number) = fixture.requested();
-    let kernel = &fixture.bench.kernel;
-    fixture.manager.refuse(request, RejectReason::ConsumerReject, &kernel.may_sleep());
-    assert!(!kernel.id_exists(number));
+    let stack = &fixture.bench.stack;
+    fixture.manager.refuse(request, RejectReason::ConsumerReject, &may_sleep());
+    assert!(!stack.id_exists(number));
     // A message that is cut at another size than ours would be lost.
-    assert_eq!(kernel.request(SERVICE, MTU_4096), None);
+    assert_eq!(stack.request(SERVICE.0, MTU_4096), None);
     fixture.interface.refuses.store(true, Ordering::Relaxed);
-    assert_eq!(kernel.request(SERVICE, MTU_2048), None);
-    assert_eq!(kernel.request(ServiceId(1), MTU_2048), None);
+    assert_eq!(stack.request(SERVICE.0, MTU_2048), None);
+    assert_eq!(stack.request(1, MTU_2048), None);
     assert_eq!(fixture.interface.log.take(), []);
     fixture.stop();
 }
@@ -315,10 +316,10 @@ fn refused_requests_are_rejected_with_the_reason() {
 fn unlistening_refuses_what_was_not_accepted() {
     let fixture = Fixture::start();
     let (request, number) = fixture.requested();
-    let kernel = &fixture.bench.kernel;
-    let may_sleep = kernel.may_sleep();
+    let stack = &fixture.bench.stack;
+    let may_sleep = may_sleep();
     fixture.manager.unlisten(&may_sleep);
-    assert!(!kernel.id_exists(0) && !kernel.id_exists(number));
+    assert!(!stack.id_exists(0) && !stack.id_exists(number));
     let pair = fixture.queue_pair(4);
     let late = Connection::accept(&fixture.manager, pair, request, Psn::default(), &may_sleep);
     assert!(late.is_err());
@@ -331,13 +332,13 @@ fn unlistening_refuses_what_was_not_accepted() {
 fn requests_that_nobody_accepts_do_not_pile_up() {
     let fixture = Fixture::start();
     let (_request, oldest) = fixture.requested();
-    let kernel = &fixture.bench.kernel;
-    let before = kernel.objects();
+    let stack = &fixture.bench.stack;
+    let before = stack.objects();
     for _ in 0..200 {
-        assert!(kernel.request(SERVICE, MTU_2048).is_some());
+        assert!(stack.request(SERVICE.0, MTU_2048).is_some());
     }
-    assert!(!kernel.id_exists(oldest));
-    assert_eq!(kernel.objects() - before, 63);
+    assert!(!stack.id_exists(oldest));
+    assert_eq!(stack.objects() - before, 63);
     fixture.stop();
 }
 
@@ -346,9 +347,9 @@ fn nothing_is_told_of_a_connection_that_was_closed() {
     let fixture = Fixture::start();
     let [op] = operations();
     let connection = fixture.requesting(op);
-    let may_sleep = fixture.bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     connection.close(&may_sleep);
-    assert!(!fixture.bench.kernel.id_exists(0));
+    assert!(!fixture.bench.stack.id_exists(0));
     assert_eq!(fixture.interface.log.take(), []);
     fixture.stop();
 }

@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use crate::bench::{Bench, Log, operations};
+use crate::common::may_sleep;
+use fake_kernel::ofed::Fault;
 use ipoib_rs::action::{
     GroupRecord, JoinRequest, Membership, OpId, PathQuery, PathRecord, SaCapabilities, SaError,
     SaRefusal,
 };
 use ipoib_rs::ib::{Gid, Mgid, Pkey};
 use kpi::context::Unlocked;
-use kpi::fake::Fault;
 use kpi::sa::{Administrator, Handler};
 
-/// Error numbers of the host, as the stack gives them.
+/// Error numbers of FreeBSD, as the stack gives them.
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
-const ENETRESET: i32 = 102;
+const ENETRESET: i32 = 52;
 const EINTR: i32 = 4;
 
 #[derive(Debug, PartialEq)]
@@ -86,15 +87,15 @@ fn request() -> JoinRequest {
 #[test]
 fn answers_come_to_their_operations() {
     let bench = Bench::start();
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let (sa, log) = administrator(&bench);
     let [first, second, third] = operations();
     sa.query_path(first, &query(), &may_sleep).unwrap();
     sa.query_path(second, &query(), &may_sleep).unwrap();
     sa.query_capabilities(third, &may_sleep).unwrap();
-    bench.kernel.answer_capabilities(2, 0, 1 << 12);
-    bench.kernel.answer_path(1, EINVAL);
-    bench.kernel.answer_path(0, 0);
+    bench.stack.answer_capabilities(2, 0, 1 << 12);
+    bench.stack.answer_path(1, EINVAL);
+    bench.stack.answer_path(0, 0);
     let refused = Err(SaError::Refused(SaRefusal::NoRecords));
     assert_eq!(
         log.take(),
@@ -111,12 +112,12 @@ fn answers_come_to_their_operations() {
 #[test]
 fn an_answer_that_comes_twice_is_told_once() {
     let bench = Bench::start();
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let (sa, log) = administrator(&bench);
     let [op] = operations();
     sa.query_path(op, &query(), &may_sleep).unwrap();
-    bench.kernel.answer_path(0, 0);
-    bench.kernel.answer_path(0, EIO);
+    bench.stack.answer_path(0, 0);
+    bench.stack.answer_path(0, EIO);
     assert_eq!(log.take(), [Told::Path(op, Ok(destination()))]);
     drop(sa);
     bench.stop();
@@ -125,16 +126,16 @@ fn an_answer_that_comes_twice_is_told_once() {
 #[test]
 fn an_answer_after_cancel_is_not_told() {
     let bench = Bench::start();
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let (sa, log) = administrator(&bench);
     let [cancelled, other] = operations();
     sa.query_path(cancelled, &query(), &may_sleep).unwrap();
     sa.query_path(other, &query(), &may_sleep).unwrap();
     sa.cancel(cancelled, &may_sleep);
-    assert!(bench.kernel.is_cancelled(0) && !bench.kernel.is_cancelled(1));
-    bench.kernel.answer_path(0, EINTR);
+    assert!(bench.stack.is_cancelled(0) && !bench.stack.is_cancelled(1));
+    bench.stack.answer_path(0, EINTR);
     assert_eq!(log.take(), []);
-    bench.kernel.answer_path(1, 0);
+    bench.stack.answer_path(1, 0);
     assert_eq!(log.take(), [Told::Path(other, Ok(destination()))]);
     drop(sa);
     bench.stop();
@@ -143,16 +144,16 @@ fn an_answer_after_cancel_is_not_told() {
 #[test]
 fn an_answer_after_the_interface_is_gone_is_not_told() {
     let bench = Bench::start();
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let (sa, log) = administrator(&bench);
     let (other, other_log) = administrator(&bench);
     let [first, second] = operations();
     sa.query_path(first, &query(), &may_sleep).unwrap();
     other.query_path(second, &query(), &may_sleep).unwrap();
     sa.close(&may_sleep);
-    assert!(bench.kernel.is_cancelled(0) && !bench.kernel.is_cancelled(1));
-    bench.kernel.answer_path(0, 0);
-    bench.kernel.answer_path(1, 0);
+    assert!(bench.stack.is_cancelled(0) && !bench.stack.is_cancelled(1));
+    bench.stack.answer_path(0, 0);
+    bench.stack.answer_path(1, 0);
     assert_eq!(log.take(), []);
     assert_eq!(other_log.take(), [Told::Path(second, Ok(destination()))]);
     drop(other);
@@ -162,14 +163,14 @@ fn an_answer_after_the_interface_is_gone_is_not_told() {
 #[test]
 fn a_question_that_cannot_be_asked_leaves_nothing() {
     let bench = Bench::start();
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let (sa, log) = administrator(&bench);
     let [op] = operations();
-    bench.kernel.fail_next(Fault::Ask);
+    bench.stack.fail_next(Fault::Ask);
     assert_eq!(sa.query_path(op, &query(), &may_sleep), Err(SaError::Unusable));
-    bench.kernel.fail_next(Fault::Ask);
+    bench.stack.fail_next(Fault::Ask);
     assert_eq!(sa.join(op, &request(), &may_sleep), Err(SaError::Unusable));
-    assert_eq!((bench.kernel.questions(), bench.kernel.joins()), (0, 0));
+    assert_eq!((bench.stack.questions(), bench.stack.joins()), (0, 0));
     drop(sa);
     assert_eq!(log.take(), []);
     bench.stop();
@@ -178,15 +179,15 @@ fn a_question_that_cannot_be_asked_leaves_nothing() {
 #[test]
 fn a_membership_is_kept_until_it_is_left() {
     let bench = Bench::start();
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let (sa, log) = administrator(&bench);
     let [op] = operations();
     sa.join(op, &request(), &may_sleep).unwrap();
-    bench.kernel.answer_join(0, 0);
+    bench.stack.answer_join(0, 0);
     assert_eq!(log.take(), [Told::Join(op, Ok(mgid()))]);
-    assert!(bench.kernel.is_member(0));
+    assert!(bench.stack.is_member(0));
     sa.leave(mgid(), &may_sleep);
-    assert!(!bench.kernel.is_member(0));
+    assert!(!bench.stack.is_member(0));
     // Leaving twice is leaving once.
     sa.leave(mgid(), &may_sleep);
     drop(sa);
@@ -196,14 +197,14 @@ fn a_membership_is_kept_until_it_is_left() {
 #[test]
 fn a_refused_join_is_freed_once() {
     let bench = Bench::start();
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let (sa, log) = administrator(&bench);
     let [op] = operations();
     sa.join(op, &request(), &may_sleep).unwrap();
-    bench.kernel.answer_join(0, EINVAL);
+    bench.stack.answer_join(0, EINVAL);
     let refused = Err(SaError::Refused(SaRefusal::RequestInvalid));
     assert_eq!(log.take(), [Told::Join(op, refused)]);
-    assert!(!bench.kernel.is_member(0));
+    assert!(!bench.stack.is_member(0));
     sa.leave(mgid(), &may_sleep);
     drop(sa);
     bench.stop();
@@ -212,33 +213,33 @@ fn a_refused_join_is_freed_once() {
 #[test]
 fn a_membership_that_the_stack_ends_is_freed_once() {
     let bench = Bench::start();
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let (sa, log) = administrator(&bench);
     let [first, second] = operations();
     sa.join(first, &request(), &may_sleep).unwrap();
-    bench.kernel.answer_join(0, 0);
-    bench.kernel.answer_join(0, ENETRESET);
-    assert!(!bench.kernel.is_member(0));
+    bench.stack.answer_join(0, 0);
+    bench.stack.answer_join(0, ENETRESET);
+    assert!(!bench.stack.is_member(0));
     // The interface hears of the cause by itself, and joins again.
     assert_eq!(log.take(), [Told::Join(first, Ok(mgid()))]);
     sa.join(second, &request(), &may_sleep).unwrap();
-    bench.kernel.answer_join(1, 0);
+    bench.stack.answer_join(1, 0);
     assert_eq!(log.take(), [Told::Join(second, Ok(mgid()))]);
     sa.close(&may_sleep);
-    assert!(!bench.kernel.is_member(1));
+    assert!(!bench.stack.is_member(1));
     bench.stop();
 }
 
 #[test]
 fn joining_again_gives_up_what_was_joined_before() {
     let bench = Bench::start();
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let (sa, _log) = administrator(&bench);
     let [first, second] = operations();
     sa.join(first, &request(), &may_sleep).unwrap();
-    bench.kernel.answer_join(0, 0);
+    bench.stack.answer_join(0, 0);
     sa.join(second, &request(), &may_sleep).unwrap();
-    assert!(!bench.kernel.is_member(0) && bench.kernel.is_member(1));
+    assert!(!bench.stack.is_member(0) && bench.stack.is_member(1));
     drop(sa);
     bench.stop();
 }
@@ -246,15 +247,15 @@ fn joining_again_gives_up_what_was_joined_before() {
 #[test]
 fn a_join_under_way_is_given_up_by_cancel_and_by_leaving() {
     let bench = Bench::start();
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let (sa, log) = administrator(&bench);
     let [first, second] = operations();
     sa.join(first, &request(), &may_sleep).unwrap();
     sa.cancel(first, &may_sleep);
-    assert!(!bench.kernel.is_member(0));
+    assert!(!bench.stack.is_member(0));
     sa.join(second, &request(), &may_sleep).unwrap();
     sa.leave(mgid(), &may_sleep);
-    assert!(!bench.kernel.is_member(1));
+    assert!(!bench.stack.is_member(1));
     assert_eq!(log.take(), []);
     drop(sa);
     bench.stop();

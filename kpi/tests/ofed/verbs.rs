@@ -6,14 +6,17 @@ use std::thread;
 use std::time::Duration;
 
 use crate::bench::{Bench, Log};
+use crate::common::{may_sleep, packet};
+use fake_kernel::ofed::{Fault, kpi_port_event, kpi_qp_event, kpi_qp_state, kpi_status};
+use fake_kernel::{dma, memory};
 use ipoib_rs::action::{AddressVector, ConnectionId};
 use ipoib_rs::ib::{Gid, Mgid, Mlid, PkeyIndex, Qkey, Qpn, RateCode, ServiceLevel};
 use ipoib_rs::interface::PortEvent;
-use ipoib_rs::packet::CompletionStatus;
+use ipoib_rs::packet::{CompletionStatus, PacketBuf};
 use kpi::client::PortWatcher;
 use kpi::context::Unlocked;
 use kpi::dma::{ReceiveSlot, SendSlot};
-use kpi::fake::{Fault, Packet, kpi_port_event, kpi_qp_event, kpi_qp_state, kpi_status};
+use kpi::mbuf::Packet;
 use kpi::verbs::{
     AddressHandle, Armed, Batch, CompletionHandler, CompletionQueue, ConnectedConfig,
     ConnectedQueuePair, Datagram, DatagramConfig, DatagramQueuePair, ProtectionDomain,
@@ -63,7 +66,7 @@ struct Queues {
 
 impl Queues {
     fn open(bench: &Bench) -> Self {
-        let may_sleep = bench.kernel.may_sleep();
+        let may_sleep = may_sleep();
         let domain = ProtectionDomain::new(bench.port.device(), &may_sleep).unwrap();
         let calls = Arc::new(Calls::default());
         let handler = Arc::clone(&calls) as Arc<dyn CompletionHandler>;
@@ -120,8 +123,8 @@ fn connected(
         receive_segments_max: 16,
         connection: ConnectionId::from_index(5),
     };
-    let handler = Arc::clone(&log) as Arc<dyn QueuePairHandler>;
-    ConnectedQueuePair::new(&config, handler, &bench.kernel.may_sleep()).unwrap()
+    let handler = Arc::clone(log) as Arc<dyn QueuePairHandler>;
+    ConnectedQueuePair::new(&config, handler, &may_sleep()).unwrap()
 }
 
 #[test]
@@ -129,7 +132,7 @@ fn objects_go_after_what_was_made_of_them() {
     let bench = Bench::start();
     let log = Arc::new(Log::default());
     let queues = Queues::open(&bench);
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let shared = SharedReceiveQueue::new(&queues.domain, 8, 16, &may_sleep).unwrap();
     let connected = connected(&bench, &queues, Some(&shared), &log);
     let Queues { domain, completions, calls: _, handle, queue_pair } = queues;
@@ -145,17 +148,17 @@ fn objects_go_after_what_was_made_of_them() {
 #[test]
 fn what_cannot_be_created_leaves_nothing() {
     let bench = Bench::start();
-    let may_sleep = bench.kernel.may_sleep();
-    let before = bench.kernel.objects();
-    bench.kernel.fail_next(Fault::Create);
+    let may_sleep = may_sleep();
+    let before = bench.stack.objects();
+    bench.stack.fail_next(Fault::Create);
     assert!(ProtectionDomain::new(bench.port.device(), &may_sleep).is_err());
     let handler: Arc<dyn CompletionHandler> = Arc::new(Calls::default());
-    bench.kernel.fail_next(Fault::Create);
+    bench.stack.fail_next(Fault::Create);
     assert!(CompletionQueue::new(bench.port.device(), 1, handler, &may_sleep).is_err());
     let watcher: Arc<dyn PortWatcher> = Arc::new(Log::<Told>::default());
-    bench.kernel.fail_next(Fault::Create);
+    bench.stack.fail_next(Fault::Create);
     assert!(bench.port.watch(watcher, &may_sleep).is_err());
-    assert_eq!(bench.kernel.objects(), before);
+    assert_eq!(bench.stack.objects(), before);
     bench.stop();
 }
 
@@ -166,10 +169,10 @@ fn a_sent_packet_comes_back_for_its_completion_only() {
     let mut slot = SendSlot::new(&queues.domain);
     let mut other = SendSlot::new(&queues.domain);
     assert_eq!(queues.completions.arm(), Ok(Armed::Waits));
-    queues.send(1, bench.kernel.packet(100, 1), &mut slot).unwrap();
-    queues.send(2, bench.kernel.packet(200, 3), &mut other).unwrap();
+    queues.send(1, packet(&[0; 100]), &mut slot).unwrap();
+    queues.send(2, packet(&[0; 200]), &mut other).unwrap();
     assert!(!slot.is_vacant());
-    bench.kernel.complete_send(queues.queue_pair.qpn(), kpi_status::KPI_STATUS_SUCCESS);
+    bench.stack.complete_send(queues.queue_pair.qpn().value(), kpi_status::KPI_STATUS_SUCCESS);
     assert_eq!(queues.calls.0.load(Ordering::Relaxed), 1);
     assert_eq!(queues.completions.arm(), Ok(Armed::HasMissed));
     let mut batch = Batch::new();
@@ -178,14 +181,14 @@ fn a_sent_packet_comes_back_for_its_completion_only() {
     };
     assert_eq!((completion.wr_id(), completion.status()), (1, CompletionStatus::Success));
     assert!(other.complete(completion).is_none());
-    assert_eq!(slot.complete(completion).map(|packet| packet.bytes()), Some(100));
+    assert_eq!(slot.complete(completion).map(|packet| packet.len()), Some(100));
     assert!(slot.complete(completion).is_none() && slot.is_vacant());
-    bench.kernel.complete_send(queues.queue_pair.qpn(), kpi_status::KPI_STATUS_FAILED);
+    bench.stack.complete_send(queues.queue_pair.qpn().value(), kpi_status::KPI_STATUS_FAILED);
     let [completion] = queues.completions.poll(&mut batch).unwrap() else {
         panic!("one work request ended")
     };
     assert_eq!(completion.status(), CompletionStatus::Failed);
-    assert_eq!(other.complete(completion).map(|packet| packet.bytes()), Some(200));
+    assert_eq!(other.complete(completion).map(|packet| packet.len()), Some(200));
     drop((slot, other, queues));
     bench.stop();
 }
@@ -195,17 +198,19 @@ fn a_packet_that_is_not_posted_comes_back_at_once() {
     let bench = Bench::start();
     let queues = Queues::open(&bench);
     let mut slot = SendSlot::new(&queues.domain);
-    for fault in [Fault::Map, Fault::Post] {
-        bench.kernel.fail_next(fault);
-        let refused = queues.send(1, bench.kernel.packet(64, 2), &mut slot);
-        assert_eq!(refused.map_err(|packet| packet.bytes()), Err(64));
-        assert!(slot.is_vacant());
-    }
+    memory::fail_after(0);
+    let unmapped = queues.send(1, packet(&[0; 64]), &mut slot);
+    assert!(memory::has_failed());
+    assert_eq!(unmapped.map_err(|packet| packet.len()), Err(64));
+    bench.stack.fail_next(Fault::Post);
+    let refused = queues.send(1, packet(&[0; 64]), &mut slot);
+    assert_eq!(refused.map_err(|packet| packet.len()), Err(64));
+    assert!(slot.is_vacant());
     // A slot that is in use does not take another.
-    queues.send(1, bench.kernel.packet(64, 2), &mut slot).unwrap();
-    assert!(queues.send(2, bench.kernel.packet(65, 2), &mut slot).is_err());
-    let quiet = queues.queue_pair.reset(&bench.kernel.may_sleep()).unwrap();
-    assert_eq!(slot.reclaim(&quiet).map(|packet| packet.bytes()), Some(64));
+    queues.send(1, packet(&[0; 64]), &mut slot).unwrap();
+    assert!(queues.send(2, packet(&[0; 65]), &mut slot).is_err());
+    let quiet = queues.queue_pair.reset(&may_sleep()).unwrap();
+    assert_eq!(slot.reclaim(&quiet).map(|packet| packet.len()), Some(64));
     drop((slot, queues));
     bench.stop();
 }
@@ -215,9 +220,9 @@ fn a_packet_of_too_many_pieces_is_sent_in_fewer() {
     let bench = Bench::start();
     let queues = Queues::open(&bench);
     let mut slot = SendSlot::new(&queues.domain);
-    queues.send(1, bench.kernel.packet(1000, 40), &mut slot).unwrap();
-    let quiet = queues.queue_pair.reset(&bench.kernel.may_sleep()).unwrap();
-    assert_eq!(slot.reclaim(&quiet).map(|packet| packet.bytes()), Some(1000));
+    queues.send(1, packet(&[0; 20_000]), &mut slot).unwrap();
+    let quiet = queues.queue_pair.reset(&may_sleep()).unwrap();
+    assert_eq!(slot.reclaim(&quiet).map(|packet| packet.len()), Some(20_000));
     drop((slot, queues));
     bench.stop();
 }
@@ -226,20 +231,20 @@ fn a_packet_of_too_many_pieces_is_sent_in_fewer() {
 fn a_reset_gives_back_what_was_posted_before_it() {
     let bench = Bench::start();
     let queues = Queues::open(&bench);
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let mut before = SendSlot::new(&queues.domain);
     let mut after = SendSlot::new(&queues.domain);
     let mut receive = ReceiveSlot::<Packet>::new(&queues.domain);
-    queues.send(1, bench.kernel.packet(1, 1), &mut before).unwrap();
+    queues.send(1, packet(&[0; 1]), &mut before).unwrap();
     queues.queue_pair.post_receive(2, 2088, &mut receive).unwrap();
     let quiet = queues.queue_pair.reset(&may_sleep).unwrap();
     queues.queue_pair.ready_to_send(PkeyIndex(0), Qkey(1), &may_sleep).unwrap();
-    queues.send(3, bench.kernel.packet(2, 1), &mut after).unwrap();
+    queues.send(3, packet(&[0; 2]), &mut after).unwrap();
     assert!(before.reclaim(&quiet).is_some());
     assert!(receive.reclaim(&quiet));
     assert!(after.reclaim(&quiet).is_none(), "the adapter may be reading it");
     let qpn = queues.queue_pair.qpn();
-    assert_eq!(bench.kernel.queue_pair_state(qpn), kpi_qp_state::KPI_QPS_RTS);
+    assert_eq!(bench.stack.queue_pair_state(qpn.value()), kpi_qp_state::KPI_QPS_RTS);
     let Queues { domain, completions, calls: _, handle, queue_pair } = queues;
     let gone = queue_pair.close(&may_sleep);
     assert!(after.reclaim(&gone).is_some());
@@ -256,17 +261,17 @@ fn a_received_packet_is_as_long_as_what_arrived() {
     for (slot, wr_id) in slots.iter_mut().zip(0..) {
         queues.queue_pair.post_receive(wr_id, 4140, slot).unwrap();
     }
-    bench.kernel.complete_receive(qpn, kpi_status::KPI_STATUS_SUCCESS, 144);
-    bench.kernel.complete_receive(qpn, kpi_status::KPI_STATUS_FLUSHED, 0);
+    bench.stack.complete_receive(qpn.value(), kpi_status::KPI_STATUS_SUCCESS, 144);
+    bench.stack.complete_receive(qpn.value(), kpi_status::KPI_STATUS_FLUSHED, 0);
     let mut batch = Batch::new();
     let [arrived, flushed] = queues.completions.poll(&mut batch).unwrap() else {
         panic!("two work requests ended")
     };
     assert_eq!((arrived.source_qpn().value(), arrived.source_lid()), (0x42, 7));
-    assert_eq!(slots[0].complete(arrived).map(|packet| packet.bytes()), Some(144));
+    assert_eq!(slots[0].complete(arrived).map(|packet| packet.len()), Some(144));
     assert!(slots[1].complete(flushed).is_none());
     assert!(slots.iter().all(ReceiveSlot::is_vacant));
-    bench.kernel.fail_next(Fault::Post);
+    bench.stack.fail_next(Fault::Post);
     assert!(queues.queue_pair.post_receive(9, 4140, &mut slots[0]).is_err());
     drop((slots, queues));
     bench.stop();
@@ -277,20 +282,20 @@ fn a_message_on_the_shared_queue_names_its_connection() {
     let bench = Bench::start();
     let log = Arc::new(Log::default());
     let queues = Queues::open(&bench);
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let shared = SharedReceiveQueue::new(&queues.domain, 8, 16, &may_sleep).unwrap();
     let pair = connected(&bench, &queues, Some(&shared), &log);
     let mut slots = [0, 1].map(|_| ReceiveSlot::<Packet>::new(&queues.domain));
     for (slot, wr_id) in slots.iter_mut().zip(0..) {
         shared.post_receive(wr_id, 65524, slot).unwrap();
     }
-    bench.kernel.complete_receive(pair.qpn(), kpi_status::KPI_STATUS_SUCCESS, 65524);
+    bench.stack.complete_receive(pair.qpn().value(), kpi_status::KPI_STATUS_SUCCESS, 65524);
     let mut batch = Batch::new();
     let [completion] = queues.completions.poll(&mut batch).unwrap() else {
         panic!("one work request ended")
     };
     assert_eq!(completion.connection(), ConnectionId::from_index(5));
-    assert_eq!(slots[0].complete(completion).map(|packet| packet.bytes()), Some(65524));
+    assert_eq!(slots[0].complete(completion).map(|packet| packet.len()), Some(65524));
     // The connection goes; the receive is that of the shared queue.
     let gone = pair.close(&may_sleep);
     assert!(!slots[1].reclaim(&gone));
@@ -305,11 +310,11 @@ fn the_drain_of_a_connection_is_told_and_marked() {
     let bench = Bench::start();
     let log = Arc::new(Log::default());
     let queues = Queues::open(&bench);
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let pair = connected(&bench, &queues, None, &log);
     pair.fail(&may_sleep).unwrap();
-    bench.kernel.queue_pair_event(pair.qpn(), kpi_qp_event::KPI_QP_LAST_WQE);
-    bench.kernel.queue_pair_event(pair.qpn(), kpi_qp_event::KPI_QP_FAILED);
+    bench.stack.queue_pair_event(pair.qpn().value(), kpi_qp_event::KPI_QP_LAST_WQE);
+    bench.stack.queue_pair_event(pair.qpn().value(), kpi_qp_event::KPI_QP_FAILED);
     let connection = ConnectionId::from_index(5);
     assert_eq!(log.take(), [Told::LastWqe(connection), Told::Failed(connection)]);
     pair.post_marker(u64::MAX).unwrap();
@@ -326,13 +331,13 @@ fn the_drain_of_a_connection_is_told_and_marked() {
 fn a_slot_that_goes_too_early_leaks_its_packet() {
     let bench = Bench::start();
     let queues = Queues::open(&bench);
-    let before = bench.kernel.objects();
+    let before = bench.stack.objects();
     let mut slot = SendSlot::new(&queues.domain);
-    queues.send(1, bench.kernel.packet(1, 1), &mut slot).unwrap();
+    queues.send(1, packet(&[0; 1]), &mut slot).unwrap();
     drop(slot);
-    assert_eq!(bench.kernel.objects(), before + 1);
+    assert_eq!(bench.stack.objects(), before + 1);
     // Not leaked for good, so that nothing is left over here.
-    bench.kernel.free_leaked();
+    dma::free_lost();
     drop(queues);
     bench.stop();
 }
@@ -341,10 +346,10 @@ fn a_slot_that_goes_too_early_leaks_its_packet() {
 fn slots_are_for_queues_of_their_domain() {
     let bench = Bench::start();
     let queues = Queues::open(&bench);
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let domain = ProtectionDomain::new(bench.port.device(), &may_sleep).unwrap();
     let mut slot = SendSlot::new(&domain);
-    assert!(queues.send(1, bench.kernel.packet(1, 1), &mut slot).is_err());
+    assert!(queues.send(1, packet(&[0; 1]), &mut slot).is_err());
     drop((slot, domain, queues));
     bench.stop();
 }
@@ -353,7 +358,7 @@ fn slots_are_for_queues_of_their_domain() {
 fn groups_are_attached_and_detached() {
     let bench = Bench::start();
     let queues = Queues::open(&bench);
-    let may_sleep = bench.kernel.may_sleep();
+    let may_sleep = may_sleep();
     let mgid = Mgid::new(Gid::new(0xff12_401b_ffff_0000, 1)).unwrap();
     queues.queue_pair.attach(mgid, Mlid::MIN, &may_sleep).unwrap();
     queues.queue_pair.detach(mgid, Mlid::MIN, &may_sleep).unwrap();
@@ -366,7 +371,7 @@ fn events_of_a_port_are_told_while_it_is_watched() {
     let bench = Bench::start();
     let log = Arc::new(Log::default());
     let handler = Arc::clone(&log) as Arc<dyn PortWatcher>;
-    let watch = bench.port.watch(handler, &bench.kernel.may_sleep()).unwrap();
+    let watch = bench.port.watch(handler, &may_sleep()).unwrap();
     bench.hca().port_event(1, kpi_port_event::KPI_PORT_ACTIVE);
     bench.hca().port_event(2, kpi_port_event::KPI_PORT_ERROR);
     bench.hca().port_event(1, kpi_port_event::KPI_PORT_SM_CHANGED);
@@ -386,7 +391,7 @@ fn an_adapter_does_not_go_before_what_was_made_of_it() {
         thread::sleep(Duration::from_millis(50));
         drop(queues);
     });
-    // The adapter is freed when this returns: the fake kernel would find the queues in use.
+    // The adapter is freed when this returns: the fake stack would find the queues in use.
     bench.stop();
     others.join().unwrap();
 }

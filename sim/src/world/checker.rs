@@ -73,14 +73,23 @@ pub(super) fn check(world: &mut World) -> Result<(), String> {
         };
         let found = match attached.records.misdeeds.pop() {
             Some(misdeed) => Err(misdeed),
-            None => accounts::check(attached)
-                .and_then(|()| carrier::check(attached))
+            None => check_changed(attached)
                 .and_then(|()| world.checkers.patience.check(world.now, attached)),
         };
         found.map_err(|what| format!("station {index}: {what}"))?;
     }
     world.checkers.patience.advance(world.now);
     Ok(())
+}
+
+/// Looks at an interface that was fed something; without that it is as it was.
+fn check_changed(attached: &mut Attached) -> Result<(), String> {
+    if !std::mem::take(&mut attached.is_changed) {
+        return Ok(());
+    }
+    accounts::check(attached)?;
+    carrier::check(attached)?;
+    patience::check_progress(attached)
 }
 
 /// Looks at what is left after every interface was detached.

@@ -14,6 +14,7 @@ use ipoib_rs::action::{
 use ipoib_rs::ib::{Gid, Lid, Partition, Psn, ServiceId};
 use ipoib_rs::interface::{IncomingRequest, Mode};
 use ipoib_rs::packet::{CompletionStatus, ConnectedReceive};
+use ipoib_rs::time::Instant;
 use std::time::Duration;
 
 use super::adapter::Posted;
@@ -275,6 +276,27 @@ impl Station {
             self.feed_result(ground, op, Err(VerbError));
         }
         self.destroy_link(ground, connection);
+    }
+
+    /// Whether an action has to wait for completions that the adapter withholds: what a connection
+    /// took from the shared queue is to be told before it goes, or the account of that queue would
+    /// be wrong for ever.
+    pub(super) fn waits_for_adapter(&mut self, now: Instant, action: &Action) -> bool {
+        let Action::DestroyConnection { connection, .. } = *action else {
+            return false;
+        };
+        let links = self.links_mut();
+        let Some(link) = links.and_then(|links| links.get_mut(connection)) else {
+            return false;
+        };
+        match link.state {
+            LinkState::Opening { .. } | LinkState::Outgoing => false,
+            LinkState::Incoming { .. } | LinkState::Draining { .. } => {
+                // The core has done its part.
+                link.erred_at = link.erred_at.map(|_| now);
+                true
+            }
+        }
     }
 
     fn destroy_link(&mut self, ground: &mut Ground<'_>, connection: ConnectionId) {

@@ -409,6 +409,7 @@ impl World {
     }
 
     fn set_wedged(&mut self, site: usize, is_wedged: bool) {
+        self.sites[site].is_wedged = is_wedged;
         let port = self.sites[site].port;
         if let Some(status) = self.fabric.query_port(port) {
             let result = self.fabric.set_wedged(status.hca, is_wedged);

@@ -28,6 +28,8 @@ pub(super) struct Site {
     pub(super) cm_seed: u64,
     /// REQs that interfaces are about to accept.
     pub(super) requests: BTreeMap<RequestId, PendingRequest>,
+    /// Whether the adapter withholds its completions.
+    pub(super) is_wedged: bool,
     /// What the adapter can do for connected mode.
     pub(super) support: Option<ConnectedSupport>,
 }
@@ -82,6 +84,7 @@ impl Site {
             cm: manager(status.guid, seed).map_err(|_| CreateError::OutOfMemory)?,
             cm_seed: seed,
             requests: BTreeMap::new(),
+            is_wedged: false,
             support,
         })
     }

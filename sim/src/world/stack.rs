@@ -416,7 +416,8 @@ impl World {
     /// Whether everything works: links are up, groups joined, every lane was answered since the
     /// world was healed, and nothing waits.
     pub fn is_well(&self) -> bool {
-        self.ailments().is_empty()
+        let is_open = |lane| self.answers(lane) > 0;
+        self.lanes().into_iter().all(is_open) && self.ailments().is_empty()
     }
 
     /// What is not well, for people.

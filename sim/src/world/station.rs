@@ -75,6 +75,10 @@ pub(super) struct Attached {
     pub(super) actions: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,
     pub(super) log: Log,
+    /// The packets that the interface holds: counting them takes a look at all of its tables.
+    pub(super) queued: usize,
+    /// Whether the interface was fed anything since the checkers looked at it.
+    pub(super) is_changed: bool,
     /// The length of a shared receive queue.
     shared_receives_wanted: usize,
 }
@@ -154,6 +158,8 @@ impl Station {
             actions: VecDeque::new(),
             events: VecDeque::new(),
             log: Log::default(),
+            queued: 0,
+            is_changed: true,
             shared_receives_wanted: limits.shared_receive_queue_len as usize,
         });
         self.follow_link(ground);
@@ -207,6 +213,8 @@ impl Station {
         };
         let result = pump::pump(&mut shell, feed);
         attached.log.forget_gone(&attached.interface);
+        attached.queued = attached.interface.packets_queued() as usize;
+        attached.is_changed = true;
         Some(result)
     }
 
@@ -435,7 +443,7 @@ impl Station {
             let what = format!("station {index} has {there} shared receives and not {wanted}");
             ailments.push(what);
         }
-        let queued = interface.packets_queued() as usize + attached.waiting.len();
+        let queued = attached.queued + attached.waiting.len();
         if queued > 0 {
             ailments.push(format!("{queued} packets wait at station {index}"));
         }

@@ -17,9 +17,10 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         check_queue_pairs(world, site)?;
     }
     let stations = world.stations.iter().map(|station| {
-        let attached = station.attached.as_ref().map_or(0, |attached| {
-            attached.waiting.len() + attached.interface.packets_queued() as usize
-        });
+        let attached = station
+            .attached
+            .as_ref()
+            .map_or(0, |attached| attached.waiting.len() + attached.queued);
         attached + station.host.packets_held()
     });
     let held =

@@ -29,7 +29,6 @@ impl Patience {
     }
 
     pub(super) fn check(&self, now: Instant, attached: &Attached) -> Result<(), String> {
-        check_progress(attached)?;
         if now < self.look_at {
             return Ok(());
         }
@@ -57,7 +56,7 @@ fn check_failed_links(now: Instant, attached: &Attached) -> Result<(), String> {
 }
 
 /// What waits has a deadline, or an operation or a completion is under way.
-fn check_progress(attached: &Attached) -> Result<(), String> {
+pub(super) fn check_progress(attached: &Attached) -> Result<(), String> {
     let interface = &attached.interface;
     let port = &attached.port_seen;
     let state = interface.state_name();
@@ -69,13 +68,13 @@ fn check_progress(attached: &Attached) -> Result<(), String> {
             return Err("it waits for a port that is active".to_owned());
         }
         "opening" | "joining" | "draining" => true,
-        _ => interface.packets_queued() > 0,
+        _ => attached.queued > 0,
     };
     let is_moving = attached.deadline.is_some()
         || !attached.operations.is_empty()
         || !attached.adapter.posted.is_empty();
     if waits && !is_moving {
-        let queued = interface.packets_queued();
+        let queued = attached.queued;
         return Err(format!("it is {state} with {queued} packets queued and waits for nothing"));
     }
     Ok(())

@@ -1,6 +1,6 @@
 /*
- * A kernel on a host, for tests: the functions of kpi/c, as far as tests need
- * them, over objects that check how they are used.  What is used after it is
+ * An InfiniBand stack on a host, for tests: the functions of kpi/c/ofed over
+ * objects that check how they are used.  What is used after it is
  * gone, destroyed twice or in the wrong order, or waited for by its own
  * callback ends the process.
  *
@@ -10,8 +10,9 @@
 #ifndef _FAKE_H_
 #define	_FAKE_H_
 
-#include <sys/types.h>
-#include <sys/systm.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "ofed/ofed.h"
 
@@ -21,32 +22,17 @@ void	 fake_reset(void);
 /* Ends the process unless a condition holds. */
 void	 fake_check(bool holds, const char *what);
 
-/* A chain of mbufs: one buffer, cut into segments. */
-struct mbuf {
-	uint32_t	length;
-	uint32_t	segments;
-	bool		is_mapped;
-	uint8_t		bytes[];
-};
-
-struct mbuf *fake_mbuf_new(uint32_t length, uint32_t segments);
-void	 fake_mbuf_free(struct mbuf *mbuf);
-uint32_t fake_mbuf_length(const struct mbuf *mbuf);
-/* Frees the chain that was mapped last, whoever has lost it. */
-void	 fake_mbuf_free_mapped(void);
-
 /* Things that can be made to fail, by a count of calls from now on. */
 enum fake_fault {
 	FAKE_FAULT_NONE,
 	FAKE_FAULT_CREATE,	/* Of any object. */
-	FAKE_FAULT_MAP,
 	FAKE_FAULT_POST,
 	FAKE_FAULT_ASK,		/* Of the SA, or to join. */
 	FAKE_FAULT_SEND,	/* Of a message of the CM. */
 };
 
 void	 fake_fail_next(uint32_t fault);
-/* Objects of the HCA and the stack that exist, chains included. */
+/* Objects of the HCA and the stack that exist. */
 uint32_t fake_objects(void);
 
 /* An HCA with two ports comes; it goes. */

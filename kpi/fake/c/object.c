@@ -1,9 +1,11 @@
 /*
- * Objects, HCAs and chains of mbufs of a kernel, on a host.
+ * Objects of the InfiniBand stack and HCAs, on a host.
  */
 #include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
 #include "object.h"
 
@@ -21,7 +23,39 @@ const struct kpi_ofed_callbacks *fake_callbacks;
 static void *registered_client;
 static uint32_t objects;
 static uint32_t next_fault;
-static struct mbuf *last_mapped;
+
+static pthread_mutex_t registry_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+void
+fake_check(bool holds, const char *what)
+{
+
+	if (holds)
+		return;
+	fprintf(stderr, "fake kernel: %s\n", what);
+	abort();
+}
+
+void
+rust_helper_ofed_lock(void)
+{
+
+	pthread_mutex_lock(&registry_mutex);
+}
+
+void
+rust_helper_ofed_unlock(void)
+{
+
+	pthread_mutex_unlock(&registry_mutex);
+}
+
+void
+rust_helper_ofed_wait(void)
+{
+
+	usleep(1000);
+}
 
 void
 fake_reset(void)
@@ -254,146 +288,4 @@ fake_port_event(struct ib_device *device, uint8_t port, uint32_t event)
 		    device->watches[i]->port == port)
 			fake_callbacks->port_changed(
 			    device->watches[i]->context, event);
-}
-
-struct mbuf *
-fake_mbuf_new(uint32_t length, uint32_t segments)
-{
-	struct mbuf *mbuf;
-
-	mbuf = calloc(1, sizeof(*mbuf) + length);
-	fake_check(mbuf != NULL, "no memory");
-	mbuf->length = length;
-	mbuf->segments = segments;
-	__atomic_add_fetch(&objects, 1, __ATOMIC_SEQ_CST);
-	return (mbuf);
-}
-
-void
-fake_mbuf_free(struct mbuf *mbuf)
-{
-
-	fake_check(!mbuf->is_mapped, "a chain is freed that is mapped");
-	free(mbuf);
-	__atomic_sub_fetch(&objects, 1, __ATOMIC_SEQ_CST);
-}
-
-void
-fake_mbuf_free_mapped(void)
-{
-
-	last_mapped->is_mapped = false;
-	fake_mbuf_free(last_mapped);
-}
-
-uint32_t
-fake_mbuf_length(const struct mbuf *mbuf)
-{
-
-	return (mbuf->length);
-}
-
-/*
- * An address of the HCA is that of the byte itself.  The chain is found by its
- * first segment again.
- */
-static void
-map(uint32_t lkey, struct mbuf *chain, struct kpi_segment *segments,
-    uint32_t *count)
-{
-	uint32_t i, size;
-
-	fake_check(!chain->is_mapped, "a chain is mapped twice");
-	chain->is_mapped = true;
-	last_mapped = chain;
-	size = chain->length / chain->segments;
-	for (i = 0; i < chain->segments; i++) {
-		segments[i].address = (uintptr_t)(chain->bytes + i * size);
-		segments[i].bytes = size;
-		segments[i].lkey = lkey;
-	}
-	segments[i - 1].bytes += chain->length % chain->segments;
-	*count = i;
-}
-
-static void
-unmap(const struct kpi_segment *segments, uint32_t count)
-{
-	struct mbuf *chain;
-
-	fake_check(count > 0, "nothing is mapped");
-	chain = (struct mbuf *)((uintptr_t)segments[0].address -
-	    offsetof(struct mbuf, bytes));
-	fake_check(chain->is_mapped, "a chain is unmapped that is not mapped");
-	chain->is_mapped = false;
-}
-
-int
-rust_helper_dma_map_send(struct ib_device *device, uint32_t lkey,
-    struct mbuf **chain, struct kpi_segment *segments, uint32_t max,
-    uint32_t *count)
-{
-	struct mbuf *less;
-
-	object_use(device);
-	if (fake_fails(FAKE_FAULT_MAP))
-		return (ENOMEM);
-	if ((*chain)->segments > max) {
-		less = fake_mbuf_new((*chain)->length, max);
-		memcpy(less->bytes, (*chain)->bytes, less->length);
-		fake_mbuf_free(*chain);
-		*chain = less;
-	}
-	map(lkey, *chain, segments, count);
-	return (0);
-}
-
-void
-rust_helper_dma_unmap_send(struct ib_device *device,
-    const struct kpi_segment *segments, uint32_t count)
-{
-
-	object_use(device);
-	unmap(segments, count);
-}
-
-int
-rust_helper_dma_map_receive(struct ib_device *device, uint32_t lkey,
-    uint32_t bytes, struct mbuf **chain, struct kpi_segment *segments,
-    uint32_t max, uint32_t *count)
-{
-	uint32_t pages;
-
-	object_use(device);
-	pages = (bytes + 4095) / 4096;
-	if (fake_fails(FAKE_FAULT_MAP) || pages > max)
-		return (ENOMEM);
-	*chain = fake_mbuf_new(bytes, pages);
-	map(lkey, *chain, segments, count);
-	return (0);
-}
-
-void
-rust_helper_dma_unmap_receive(struct ib_device *device,
-    const struct kpi_segment *segments, uint32_t count)
-{
-
-	object_use(device);
-	unmap(segments, count);
-}
-
-void
-rust_helper_dma_cut_chain(struct mbuf *chain, uint32_t bytes)
-{
-
-	fake_check(!chain->is_mapped, "a chain is cut that is mapped");
-	if (bytes < chain->length)
-		chain->length = bytes;
-}
-
-void
-rust_helper_dma_free_chain(struct mbuf *chain)
-{
-
-	fake_mbuf_free(chain);
 }

@@ -1,21 +1,17 @@
-//! A kernel on a host, for tests: `fake/fake.h` as safe functions.
+//! The InfiniBand stack and an HCA: `c/fake.h` as safe functions.
 //!
-//! There is one at a time; [`Kernel::start`] waits for it. What is used after it is gone, destroyed
+//! There is one at a time; [`Stack::start`] waits for it. What is used after it is gone, destroyed
 //! twice or in the wrong order, or waited for by its own callback ends the process; what is left
 //! over fails the test.
 
-extern crate std;
-
-use core::ffi::c_int;
-use core::ptr::NonNull;
+use std::ffi::c_int;
+use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use ipoib_rs::ib::{Qpn, ServiceId};
 use sys_bindings as sys;
 
-use crate::context::MaySleep;
-use crate::dma::Chain;
+use crate::dma;
 
 pub use sys::{kpi_cm_event_type, kpi_port_event, kpi_qp_event, kpi_qp_state, kpi_status};
 
@@ -43,17 +39,13 @@ unsafe extern "C" {
     fn fake_cm_reason(number: u32) -> u32;
     fn fake_cm_request(service: u64, mtu: u8) -> c_int;
     fn fake_cm_event(number: u32, event: u32, reason: u32);
-    fn fake_mbuf_new(length: u32, segments: u32) -> *mut sys::mbuf;
-    fn fake_mbuf_free(mbuf: *mut sys::mbuf);
-    fn fake_mbuf_free_mapped();
-    fn fake_mbuf_length(mbuf: *const sys::mbuf) -> u32;
 }
 
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A kernel, with nothing in it.
+/// A stack, with nothing in it.
 #[derive(Debug)]
-pub struct Kernel {
+pub struct Stack {
     _one: MutexGuard<'static, ()>,
 }
 
@@ -63,14 +55,12 @@ pub struct Kernel {
 pub enum Fault {
     /// Creating any object.
     Create = 1,
-    /// Mapping a packet.
-    Map = 2,
     /// Posting a work request.
-    Post = 3,
+    Post = 2,
     /// Asking the subnet administrator, or to join.
-    Ask = 4,
+    Ask = 3,
     /// Sending a message of the communication manager.
-    Send = 5,
+    Send = 4,
 }
 
 /// A message of the communication manager.
@@ -93,30 +83,24 @@ pub enum Message {
 // The functions below have no condition but those that fake.h checks itself.
 macro_rules! call {
     ($call:expr) => {{
-        // SAFETY: the fake kernel checks what it is given and ends the process otherwise; there is
-        // one kernel at a time, and `self` is it.
+        // SAFETY: the stack checks what it is given and ends the process otherwise; there is one at a
+        // time, and `self` is it or of it.
         unsafe { $call }
     }};
 }
 
-impl Kernel {
+impl Stack {
     /// Starts one, when no other test has it.
     pub fn start() -> Self {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: this is the only one who has the kernel now.
+        // SAFETY: this is the only one who has the stack now.
         unsafe { fake_reset() };
         Self { _one: one }
     }
 
-    /// A host's thread may always sleep.
-    pub fn may_sleep(&self) -> MaySleep {
-        // SAFETY: the kernel has no mutex or epoch that a test could be in here.
-        unsafe { MaySleep::assume() }
-    }
-
-    /// How many objects of the adapter and the stack there are, packets included.
-    pub fn objects(&self) -> u32 {
-        call!(fake_objects())
+    /// How many objects of the adapter and the stack there are, packets that are mapped included.
+    pub fn objects(&self) -> usize {
+        call!(fake_objects()) as usize + dma::mapped()
     }
 
     /// Has the next call of a kind fail.
@@ -130,23 +114,23 @@ impl Kernel {
     }
 
     /// The oldest send of a queue pair ends.
-    pub fn complete_send(&self, qpn: Qpn, status: kpi_status::Type) {
-        call!(fake_complete_send(qpn.value(), status))
+    pub fn complete_send(&self, qpn: u32, status: kpi_status::Type) {
+        call!(fake_complete_send(qpn, status))
     }
 
     /// The oldest receive of a queue pair ends.
-    pub fn complete_receive(&self, qpn: Qpn, status: kpi_status::Type, bytes: u32) {
-        call!(fake_complete_receive(qpn.value(), status, bytes))
+    pub fn complete_receive(&self, qpn: u32, status: kpi_status::Type, bytes: u32) {
+        call!(fake_complete_receive(qpn, status, bytes))
     }
 
     /// A queue pair has an event.
-    pub fn queue_pair_event(&self, qpn: Qpn, event: kpi_qp_event::Type) {
-        call!(fake_qp_event(qpn.value(), event))
+    pub fn queue_pair_event(&self, qpn: u32, event: kpi_qp_event::Type) {
+        call!(fake_qp_event(qpn, event))
     }
 
     /// The state of a queue pair.
-    pub fn queue_pair_state(&self, qpn: Qpn) -> kpi_qp_state::Type {
-        call!(fake_qp_state(qpn.value()))
+    pub fn queue_pair_state(&self, qpn: u32) -> kpi_qp_state::Type {
+        call!(fake_qp_state(qpn))
     }
 
     /// How many questions the subnet administrator was asked.
@@ -212,28 +196,18 @@ impl Kernel {
     }
 
     /// A REQ arrives, with a code of its MTU. The number of its id, if somebody keeps it.
-    pub fn request(&self, service: ServiceId, mtu: u8) -> Option<u32> {
-        u32::try_from(call!(fake_cm_request(service.0, mtu))).ok()
+    pub fn request(&self, service: u64, mtu: u8) -> Option<u32> {
+        u32::try_from(call!(fake_cm_request(service, mtu))).ok()
     }
 
     /// Something happens to an id.
     pub fn connection_event(&self, number: u32, event: kpi_cm_event_type::Type, reason: u32) {
         call!(fake_cm_event(number, event, reason))
     }
-
-    /// Frees the packet that was mapped last, which somebody leaked.
-    pub fn free_leaked(&self) {
-        call!(fake_mbuf_free_mapped())
-    }
-
-    /// A packet of so many bytes in so many pieces.
-    pub fn packet(&self, bytes: u32, segments: u32) -> Packet {
-        Packet(NonNull::new(call!(fake_mbuf_new(bytes, segments))).expect("there is memory"))
-    }
 }
 
 /// Nothing is left over.
-impl Drop for Kernel {
+impl Drop for Stack {
     fn drop(&mut self) {
         if !thread::panicking() {
             assert_eq!(self.objects(), 0, "something is left over");
@@ -257,38 +231,5 @@ impl Hca {
     /// A port has an event.
     pub fn port_event(&self, port: u8, event: kpi_port_event::Type) {
         call!(fake_port_event(self.0.as_ptr(), port, event))
-    }
-}
-
-/// A packet.
-#[derive(Debug)]
-pub struct Packet(NonNull<sys::mbuf>);
-
-// SAFETY: it has its chain for itself.
-unsafe impl Send for Packet {}
-
-impl Packet {
-    /// Its length in bytes.
-    pub fn bytes(&self) -> u32 {
-        call!(fake_mbuf_length(self.0.as_ptr()))
-    }
-}
-
-impl Drop for Packet {
-    fn drop(&mut self) {
-        call!(fake_mbuf_free(self.0.as_ptr()))
-    }
-}
-
-// SAFETY: the chain is handed over whole, and not freed.
-unsafe impl Chain for Packet {
-    fn into_chain(self) -> NonNull<sys::mbuf> {
-        let chain = self.0;
-        core::mem::forget(self);
-        chain
-    }
-
-    unsafe fn from_chain(chain: NonNull<sys::mbuf>) -> Self {
-        Self(chain)
     }
 }
