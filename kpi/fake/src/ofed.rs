@@ -83,8 +83,8 @@ pub enum Message {
 // The functions below have no condition but those that fake.h checks itself.
 macro_rules! call {
     ($call:expr) => {{
-        // SAFETY: the stack checks what it is given and ends the process otherwise; there is one at a
-        // time, and `self` is it or of it.
+        // SAFETY: the stack checks what it is given and ends the process otherwise; there is one at
+        // a time, and `self` is it or of it.
         unsafe { $call }
     }};
 }
