@@ -85,7 +85,7 @@ impl Queues {
 
     /// The connection whose queue pair a completion is of.
     pub(super) fn link_of(&mut self, completion: &Completion) -> Option<&mut Link> {
-        self.links.get_mut(completion.connection_index())?.as_mut()
+        self.links.get_mut(completion.connection().index())?.as_mut()
     }
 
     pub(super) fn set_marker(&mut self, id: ConnectionId, op: Option<OpId>) {

@@ -9,10 +9,12 @@
 
 #![allow(clippy::missing_safety_doc, reason = "kpi/c says what each function wants")]
 
+pub mod dma;
 pub mod kenv;
 pub mod log;
 pub mod mbuf;
 pub mod memory;
+pub mod ofed;
 pub mod sync;
 pub mod sysctl;
 pub mod worker;

@@ -8,10 +8,12 @@ use sys_bindings as sys;
 use crate::memory;
 
 #[derive(Default)]
-struct FakePacket {
-    bytes: Vec<u8>,
+pub(crate) struct FakePacket {
+    pub(crate) bytes: Vec<u8>,
     next: Option<*mut sys::mbuf>,
     note: u64,
+    /// The adapter may read or write it.
+    pub(crate) is_mapped: bool,
 }
 
 /// A packet with these bytes, which the caller owns.
@@ -26,7 +28,7 @@ fn raw(packet: FakePacket) -> *mut sys::mbuf {
 /// # Safety
 ///
 /// `chain` is a packet that is not freed, and nobody else uses it meanwhile.
-unsafe fn packet_of<'a>(chain: *const sys::mbuf) -> &'a mut FakePacket {
+pub(crate) unsafe fn packet_of<'a>(chain: *const sys::mbuf) -> &'a mut FakePacket {
     // SAFETY: as the caller says.
     unsafe { &mut *chain.cast_mut().cast() }
 }
@@ -36,6 +38,7 @@ unsafe extern "C" fn rust_helper_mbuf_free(chain: *mut sys::mbuf) {
     // SAFETY: the only reference to a packet.
     let packet = unsafe { Box::from_raw(chain.cast::<FakePacket>()) };
     assert!(packet.next.is_none(), "a packet is freed with the next one");
+    assert!(!packet.is_mapped, "a packet is freed that the adapter may use");
 }
 
 #[unsafe(no_mangle)]
@@ -140,7 +143,7 @@ unsafe extern "C" fn rust_helper_mbuf_set_note(chain: *mut sys::mbuf, note: u64)
 
 /// The packet at another place, as it may be after every call that is given its place: who uses the
 /// old one is found out.
-unsafe fn moved(chain: *mut sys::mbuf) -> *mut sys::mbuf {
+pub(crate) unsafe fn moved(chain: *mut sys::mbuf) -> *mut sys::mbuf {
     // SAFETY: as the caller says.
     raw(*unsafe { Box::from_raw(chain.cast::<FakePacket>()) })
 }

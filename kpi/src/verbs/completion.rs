@@ -6,6 +6,7 @@ use core::ffi::c_void;
 use core::fmt;
 use core::ptr::{NonNull, null_mut};
 
+use ipoib_rs::action::ConnectionId;
 use ipoib_rs::ib::Qpn;
 use ipoib_rs::packet::CompletionStatus;
 use sys_bindings as sys;
@@ -219,10 +220,9 @@ impl Completion {
         self.has(sys::KPI_COMPLETION_CSUM_OK)
     }
 
-    /// The place of the connection whose queue pair it was, see
-    /// [`ipoib_rs::action::ConnectionId::index`]; of a datagram queue pair, it says nothing.
-    pub fn connection_index(&self) -> usize {
-        self.0.qp_number as usize
+    /// The connection whose queue pair it was; of a datagram queue pair, it says nothing.
+    pub fn connection(&self) -> ConnectionId {
+        ConnectionId::from_index(self.0.qp_number)
     }
 
     fn has(&self, flag: u32) -> bool {
