@@ -106,7 +106,11 @@ function console() {
         leak_text = added(leak_text)
 }
 
+# A line that only repeats the one before is left out.
 function added(text) {
+    if ($0 == added_before)
+        return text
+    added_before = $0
     return text "         | " $0 "\n"
 }
 
