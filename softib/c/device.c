@@ -187,6 +187,7 @@ softib_attach(struct softib *softib, uint32_t index,
 	softib_set_pair_ops(ib);
 	softib_set_post_ops(ib);
 	softib_set_poll_ops(ib);
+	softib_set_perf_ops(ib);
 
 	error = -ib_register_device(ib, NULL);
 	if (error != 0) {

@@ -80,6 +80,14 @@ struct softib_port {
 };
 _Static_assert(sizeof(struct softib_port) == 24, "layout");
 
+struct softib_counters {
+	uint64_t sent;
+	uint64_t received;
+	uint64_t send_discards;
+	uint64_t receive_errors;
+};
+_Static_assert(sizeof(struct softib_counters) == 32, "layout");
+
 /* Where packets go (IBA 11.2.2). */
 struct softib_address {
 	uint8_t	 gid[16];
@@ -188,6 +196,8 @@ int	softib_rs_query_port(struct softib *, uint32_t device, uint8_t port,
 	    struct softib_port *);
 uint16_t softib_rs_query_pkey(struct softib *, uint32_t device, uint8_t port,
 	    uint16_t index);
+int	softib_rs_port_counters(struct softib *, uint32_t device, uint8_t port,
+	    struct softib_counters *);
 uint64_t softib_rs_guid(struct softib *, uint32_t device);
 
 int	softib_rs_create_address(struct softib *, uint32_t device, uint8_t port,

@@ -76,6 +76,9 @@ void	softib_set_post_ops(struct ib_device *);
 /* poll.c */
 void	softib_set_poll_ops(struct ib_device *);
 
+/* perf.c */
+void	softib_set_perf_ops(struct ib_device *);
+
 /* dma.c */
 extern struct ib_dma_mapping_ops softib_dma_ops;
 

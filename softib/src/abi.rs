@@ -20,7 +20,7 @@ use kpi::worker::{Waker, Work, Worker};
 use crate::admin;
 use crate::error::Error;
 use crate::layout::{
-    Address, Change, Completion, Config, Context, PairConfig, PortView, Receive, Send,
+    Address, Change, Completion, Config, Context, Counters, PairConfig, PortView, Receive, Send,
 };
 use crate::memory::Segment;
 use crate::table::Handle;
@@ -279,6 +279,12 @@ under_lock! {
     /// A place of a port's P_Key table; 0 if it is empty.
     fn softib_rs_query_pkey(world, device: u32, port: u8, index: u16) -> u16 {
         world.query_pkey(device, port, index)
+    }
+
+    /// What performance management tells of a port.
+    fn softib_rs_port_counters(world, device: u32, port: u8, out: *mut Counters) -> c_int {
+        // SAFETY: `out` is C's variable for the result.
+        unsafe { give(world.summary(device, port), out) }
     }
 
     /// The GUID of an adapter.

@@ -38,6 +38,16 @@ pub struct PortView {
     pub reserved: u8,
 }
 
+/// `struct softib_counters`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(C)]
+pub struct Counters {
+    pub sent: u64,
+    pub received: u64,
+    pub send_discards: u64,
+    pub receive_errors: u64,
+}
+
 /// `struct softib_address`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -153,6 +163,7 @@ pub struct Completion {
 const_assert_eq!(size_of::<Context>(), size_of::<*const c_void>());
 const_assert_eq!(size_of::<Config>(), 24);
 const_assert_eq!(size_of::<PortView>(), 24);
+const_assert_eq!(size_of::<Counters>(), 32);
 const_assert_eq!(size_of::<Address>(), 28);
 const_assert_eq!(size_of::<Segment>(), 16);
 const_assert_eq!(size_of::<PairConfig>(), 40);

@@ -12,7 +12,7 @@ use ipoib_rs::interface::PortEvent;
 
 use super::{Device, PORTS_PER_DEVICE, World};
 use crate::error::Error;
-use crate::layout::PortView;
+use crate::layout::{Counters, PortView};
 
 /// What events are called.
 const EVENTS: [(&str, PortEvent); 7] = [
@@ -234,6 +234,55 @@ impl World {
         let port = self.port(device, number).ok();
         let counters = port.and_then(|port| self.fabric.port_counters(port));
         counters.copied().unwrap_or_default()
+    }
+
+    /// What performance management tells of a port: packets sent and received, those that the port
+    /// could not send, and those that nobody on it could receive (IBA 16.1.3.5).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is no such port.
+    pub fn summary(&self, device: u32, number: u8) -> Result<Counters, Error> {
+        let port = self.port(device, number)?;
+        let counters = self.fabric.port_counters(port).ok_or(Error::Invalid)?;
+        let PortCounters {
+            sent,
+            received,
+            sends_while_inactive,
+            sends_without_pkey,
+            arrivals_while_inactive: _,
+            foreign_lids,
+            foreign_gids,
+            unknown_qpns,
+            unattached_groups: _,
+            pkey_violations,
+            qkey_violations,
+            receives_missing,
+            receives_too_short,
+            buffers_missing: _,
+            wrong_services,
+            foreign_sources,
+            duplicates: _,
+            sequence_errors: _,
+            stale_responses: _,
+        } = *counters;
+        let receive_errors = [
+            foreign_lids,
+            foreign_gids,
+            unknown_qpns,
+            pkey_violations,
+            qkey_violations,
+            receives_missing,
+            receives_too_short,
+            wrong_services,
+            foreign_sources,
+        ];
+        Ok(Counters {
+            sent,
+            received,
+            send_discards: sends_while_inactive + sends_without_pkey,
+            receive_errors: receive_errors.into_iter().sum(),
+        })
     }
 
     /// What was dropped or must not happen, over the whole fabric.
