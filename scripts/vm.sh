@@ -210,7 +210,7 @@ fill_root() {
         cp "$foreign"/*.ko "$root/boot/foreign/" || die "$CODE_INPUT" "$foreign has no modules"
     fi
     cp "$VM/guest/rc" "$root/etc/rc"
-    cp -R "$VM/guest/lib.sh" "$VM/guest/hosts.sh" "$VM/guest/suites" "$root/vm/"
+    cp -R "$VM/guest/lib.sh" "$VM/guest/suites" "$root/vm/"
     printf 'root::0:0::0:0:root:/root:/bin/sh\n' >"$root/etc/master.passwd"
     printf 'root:*:0:0:root:/root:/bin/sh\n' >"$root/etc/passwd"
     printf 'wheel:*:0:root\n' >"$root/etc/group"

@@ -119,7 +119,8 @@ set_mode() {
     for mode_host in $hosts; do
         case $driver in
         ipoib) set_stock_mode "$mode_host" "$1" ;;
-        *) on "$mode_host" sysctl "net.link.ipoib.ib$mode_host.mode=$1" >/dev/null ;;
+        # The host of the jails has the settings of all interfaces.
+        *) sysctl "net.link.ipoib.ib$mode_host.mode=$1" >/dev/null ;;
         esac
     done
 }
