@@ -21,6 +21,42 @@ static void	unmap(struct ib_device *device,
 		    enum dma_data_direction direction);
 static uint32_t	count_segments(const struct mbuf *chain);
 
+/*
+ * The packet in as few segments as there can be, each of a page: m_defrag(9)
+ * makes them of half a page, of which 64 KiB takes more than adapters have.
+ */
+static struct mbuf *
+repack(struct mbuf *m)
+{
+	struct mbuf *front, *last, *next;
+	int done, length;
+
+	front = m_getjcl(M_NOWAIT, MT_DATA, M_PKTHDR, MJUMPAGESIZE);
+	if (front == NULL)
+		return (NULL);
+	if (m_dup_pkthdr(front, m, M_NOWAIT) == 0) {
+		m_freem(front);
+		return (NULL);
+	}
+	last = front;
+	for (done = 0; done < m->m_pkthdr.len; done += length) {
+		if (done > 0) {
+			next = m_getjcl(M_NOWAIT, MT_DATA, 0, MJUMPAGESIZE);
+			if (next == NULL) {
+				m_freem(front);
+				return (NULL);
+			}
+			last->m_next = next;
+			last = next;
+		}
+		length = MIN(m->m_pkthdr.len - done, MJUMPAGESIZE);
+		m_copydata(m, done, length, mtod(last, caddr_t));
+		last->m_len = length;
+	}
+	m_freem(m);
+	return (front);
+}
+
 int
 rust_helper_dma_map_send(struct ib_device *device, uint32_t lkey,
     struct mbuf **chain, struct kpi_segment *segments, uint32_t max,
@@ -32,7 +68,7 @@ rust_helper_dma_map_send(struct ib_device *device, uint32_t lkey,
 		/* Cheap where it is enough: it copies what must be only. */
 		less = m_collapse(*chain, M_NOWAIT, max);
 		if (less == NULL)
-			less = m_defrag(*chain, M_NOWAIT);
+			less = repack(*chain);
 		if (less == NULL)
 			return (ENOBUFS);
 		*chain = less;
