@@ -75,9 +75,6 @@ impl Control {
             interface.update_broadcast(may_sleep);
             self.update_groups(may_sleep);
         }
-        if signals & signals::STATE_CHANGED != 0 {
-            interface.update_state(may_sleep);
-        }
         if signals & signals::ANNOUNCE != 0 {
             interface.net.announce(may_sleep);
         }
@@ -117,7 +114,7 @@ impl Interface {
     }
 
     /// Tells the stack what is so now, whatever happened and in which order.
-    fn update_state(&self, may_sleep: &mut MaySleep) {
+    pub(super) fn update_state(&self, may_sleep: &mut MaySleep) {
         let (address, mtu, is_up) = self.core.with(may_sleep, |locked, _| {
             let core = &locked.core;
             (core.address(), core.mtu(), core.is_link_up())

@@ -106,18 +106,18 @@ impl<C: Context> DeferringShell for KernelShell<'_, C> {
 /// In the control thread.
 impl PumpingShell for KernelShell<'_, MaySleep> {
     fn observe(&mut self, event: Event) {
-        let signals = match event {
-            Event::Notice(notice) => return self.interface.note(&notice),
-            Event::AnnounceAddress => signals::ANNOUNCE,
-            Event::BroadcastChanged(_) => signals::GROUPS_CHANGED,
+        match event {
+            Event::Notice(notice) => self.interface.note(&notice),
+            Event::AnnounceAddress => self.interface.signal(signals::ANNOUNCE),
+            Event::BroadcastChanged(_) => self.interface.signal(signals::GROUPS_CHANGED),
+            // At once: the actions that follow may take their time.
             Event::AddressChanged(_)
             | Event::Detached
             | Event::LinkDown
             | Event::LinkUp
             | Event::ModeChanged(_)
-            | Event::MtuChanged(_) => signals::STATE_CHANGED,
-        };
-        self.interface.signal(signals);
+            | Event::MtuChanged(_) => self.interface.update_state(self.context),
+        }
     }
 
     fn execute(&mut self, action: Action) {

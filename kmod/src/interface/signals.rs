@@ -4,8 +4,6 @@ use core::sync::atomic::Ordering;
 
 use super::Interface;
 
-/// The state of the core changed in a way that the network stack should know.
-pub(super) const STATE_CHANGED: u32 = 1 << 0;
 /// Peers should hear of the address.
 pub(super) const ANNOUNCE: u32 = 1 << 1;
 /// The list of multicast groups, or their form, changed.
