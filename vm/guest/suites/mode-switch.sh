@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Large packets to a neighbour that takes them, to one that does not, and to one that changes its mind,
-# with ipoib_rs.ko on softib.ko. The stock driver panics at the first of these checks.
+# Large packets to a neighbour that takes them, to one that does not, and to one that changes its
+# mind, with ipoib_rs.ko on softib.ko. The stock driver panics at the first of these checks.
 # Time: 300 s
 
 driver=ipoib_rs
