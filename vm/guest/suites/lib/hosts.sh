@@ -35,9 +35,9 @@ fault() {
     sysctl "hw.softib.$1=$2" >/dev/null
 }
 
-# HOST: whether its interface has a carrier.
+# HOST: whether its interface has a carrier. ifconfig(8) shows that of other kinds of interfaces only.
 has_carrier() {
-    on "$1" ifconfig "ib$1" | grep -q LOWER_UP
+    dmesg | grep "^ib$1: link state changed to" | tail -n 1 | grep -q UP
 }
 
 # SECONDS COMMAND...: waits until a command succeeds.
