@@ -35,7 +35,8 @@ fault() {
     sysctl "hw.softib.$1=$2" >/dev/null
 }
 
-# HOST: whether its interface has a carrier. ifconfig(8) shows that of other kinds of interfaces only.
+# HOST: whether its interface has a carrier. ifconfig(8) does not say so for interfaces without
+# media, but the kernel says when it changes.
 has_carrier() {
     dmesg | grep "^ib$1: link state changed to" | tail -n 1 | grep -q UP
 }
