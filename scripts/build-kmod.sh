@@ -256,7 +256,7 @@ build_c() {
         if needs_ofed "$source" && [ -z "$system" ]; then
             left_out="$left_out ${source#"$REPO/"}"
             # What the module wants in vain, for check-kmod.sh.
-            grep -o 'rust_helper_[a-z0-9_]*' "$source" | sort -u >>"$out/$2.left-out"
+            grep -oE '(rust_helper|softib_c)_[a-z0-9_]*' "$source" | sort -u >>"$out/$2.left-out"
             continue
         fi
         object=$out/$2/$(echo "${source#"$REPO/"}" | tr / - | sed 's/c$/o/')

@@ -214,7 +214,7 @@ run_kernel_checks() {
     check "kernel modules, built with the headers of FreeBSD's base system" scripts/build-kmod.sh
     [ "$code" -ne 0 ] || sed 's/^/         /' "$log"
     check "each gate for modules refuses a bad object" scripts/check-kmod.sh --self-test
-    check "the modules pass the gates" scripts/check-kmod.sh target/kmod/ipoib_rs
+    check "the modules pass the gates" scripts/check-kmod.sh target/kmod/ipoib_rs target/kmod/softib
     [ "$code" -ne 0 ] || sed 's/^/         /' "$log"
     tests "tests of the kernel's wrappers on a fake kernel" scripts/test-kpi.sh
     if "$CARGO" clippy --version >/dev/null 2>&1; then
