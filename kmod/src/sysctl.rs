@@ -46,7 +46,7 @@ const NAME_BYTES: usize = 48;
 /// No memory.
 pub(crate) fn publish(
     parent: &Arc<Tree>,
-    name: &str,
+    name: fmt::Arguments<'_>,
     admin: &Arc<dyn Admin>,
     may_sleep: &mut MaySleep,
 ) -> Result<Tree, Errno> {
@@ -185,7 +185,8 @@ fn add_counter(
     read: impl Fn(&Interface<Packet>) -> u64 + Send + Sync + 'static,
 ) -> Result<(), Errno> {
     let mut buffer = [0; NAME_BYTES];
-    let label = Label { name: c_name(name, &mut buffer)?, description };
+    let name = c_name(format_args!("{name}"), &mut buffer)?;
+    let label = Label { name, description };
     let shown = Arc::clone(admin);
     tree.add_number(
         stats,
@@ -239,9 +240,21 @@ fn bytes(count: Option<usize>) -> u64 {
 }
 
 /// One part of the name of a sysctl: what separates the parts cannot stand in it.
-fn c_name<'a>(name: &str, buffer: &'a mut [u8; NAME_BYTES]) -> Result<&'a CStr, Errno> {
-    for (to, from) in buffer.iter_mut().zip(name.bytes()) {
-        *to = if from == b'.' { b'_' } else { from };
+fn c_name<'a>(
+    name: fmt::Arguments<'_>,
+    buffer: &'a mut [u8; NAME_BYTES],
+) -> Result<&'a CStr, Errno> {
+    struct Part<'b>(core::slice::IterMut<'b, u8>);
+
+    impl fmt::Write for Part<'_> {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            for from in text.bytes() {
+                *self.0.next().ok_or(fmt::Error)? = if from == b'.' { b'_' } else { from };
+            }
+            Ok(())
+        }
     }
+
+    Part(buffer.iter_mut()).write_fmt(name).map_err(|_| Errno::EINVAL)?;
     CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::EINVAL)
 }
