@@ -236,7 +236,10 @@ kpi_if_ioctl(if_t ifp, u_long command, caddr_t data)
 
 	if (interface == NULL)
 		return (ENXIO);
-	error = kpi_if_control(interface, command, data);
+	if (interface->lagg != NULL)
+		error = kpi_lagg_control(interface, command, data);
+	else
+		error = kpi_if_control(interface, command, data);
 	kpi_if_release(interface);
 	return (error);
 }
@@ -272,7 +275,8 @@ kpi_if_write_address(struct kpi_ifnet *interface, const uint8_t *address)
 	memcpy(interface->address, address, KPI_LINK_ADDRESS_LEN);
 	sdl = (struct sockaddr_dl *)if_getifaddr(ifp)->ifa_addr;
 	/* That of a child stays what vlan(4) has made it. */
-	sdl->sdl_type = if_gettype(ifp);
+	sdl->sdl_type = if_gettype(ifp) == IFT_L2VLAN ? IFT_L2VLAN :
+	    IFT_INFINIBAND;
 	sdl->sdl_alen = KPI_LINK_ADDRESS_LEN;
 	memcpy(LLADDR(sdl), address, KPI_LINK_ADDRESS_LEN);
 }
@@ -293,6 +297,7 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 	interface->ifp = ifp;
 	interface->callbacks = config->callbacks;
 	interface->driver = config->driver;
+	interface->lagg = config->lagg;
 	memcpy(interface->broadcast, config->broadcast, KPI_LINK_ADDRESS_LEN);
 
 	if_setsoftc(ifp, interface);
@@ -377,6 +382,7 @@ rust_helper_if_set_broadcast(struct kpi_ifnet *interface,
 {
 
 	memcpy(interface->broadcast, broadcast, KPI_LINK_ADDRESS_LEN);
+	kpi_lagg_port_changed(interface);
 }
 
 void
@@ -387,6 +393,12 @@ rust_helper_if_set_mtu(struct kpi_ifnet *interface, uint32_t mtu)
 
 	if (if_getmtu(ifp) == (int)mtu)
 		return;
+	if (interface->lagg_port != NULL) {
+		/* It has no addresses and no routes that were to follow. */
+		if_setmtu(ifp, mtu);
+		kpi_lagg_port_changed(interface);
+		return;
+	}
 	strlcpy(ifr.ifr_name, if_name(ifp), sizeof(ifr.ifr_name));
 	CURVNET_SET(ifp->if_vnet);
 	/* The way that ifconfig(8) takes, so that routes and IPv6 follow. */
@@ -407,7 +419,7 @@ rust_helper_if_set_link(struct kpi_ifnet *interface, int is_up)
 }
 
 #ifdef INET6
-static void
+void
 kpi_if_advertise(if_t ifp)
 {
 	static const struct in6_addr all_nodes =
