@@ -12,6 +12,7 @@
 #include <sys/param.h>
 #include <sys/systm.h>
 #include <sys/epoch.h>
+#include <sys/callout.h>
 #include <sys/eventhandler.h>
 #include <sys/kernel.h>
 #include <sys/lock.h>
@@ -22,10 +23,13 @@
 #include <sys/proc.h>
 #include <sys/socket.h>
 #include <sys/sockio.h>
+#include <sys/sx.h>
+#include <sys/sysctl.h>
 
 #include <net/if.h>
 #include <net/if_var.h>
 #include <net/if_dl.h>
+#include <net/if_media.h>
 #include <net/if_types.h>
 #include <net/ethernet.h>
 #include <net/infiniband.h>

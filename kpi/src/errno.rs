@@ -29,6 +29,8 @@ errnos! {
     EAFNOSUPPORT;
     /// It is in use.
     EBUSY;
+    /// There is no such thing.
+    ENOENT;
     /// There is one already.
     EEXIST;
     /// An argument is out of its range.
@@ -39,6 +41,10 @@ errnos! {
     ENOMEM;
     /// No such device.
     ENXIO;
+    /// There is no room for more.
+    ENOSPC;
+    /// It does not go together with this protocol.
+    EPROTONOSUPPORT;
     /// No answer in time.
     ETIMEDOUT;
     /// It cannot do that.
