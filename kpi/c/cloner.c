@@ -36,31 +36,21 @@ static struct {
 VNET_DEFINE_STATIC(struct if_clone *, kpi_vnet_cloner);
 #define	V_kpi_vnet_cloner	VNET(kpi_vnet_cloner)
 
+/* "parameters" is what ifconfig(8) said, or NULL. */
 static int
-kpi_cloner_kind(uint8_t type, uint32_t *kind)
-{
-
-	switch (type) {
-	case LAGG_TYPE_ETHERNET:
-		*kind = KPI_CLONER_ETHERNET;
-		return (0);
-	case LAGG_TYPE_INFINIBAND:
-		*kind = KPI_CLONER_INFINIBAND;
-		return (0);
-	default:
-		return (EINVAL);
-	}
-}
-
-static int
-kpi_cloner_make(int unit, uint8_t type, struct kpi_ifnet **interface)
+kpi_cloner_make(int unit, const struct iflaggparam *parameters,
+    struct kpi_ifnet **interface)
 {
 	uint32_t kind;
-	int error;
 
-	error = kpi_cloner_kind(type, &kind);
-	if (error != 0)
-		return (error);
+	if (parameters == NULL)
+		kind = KPI_CLONER_DEFAULT;
+	else if (parameters->lagg_type == LAGG_TYPE_ETHERNET)
+		kind = KPI_CLONER_ETHERNET;
+	else if (parameters->lagg_type == LAGG_TYPE_INFINIBAND)
+		kind = KPI_CLONER_INFINIBAND;
+	else
+		return (EINVAL);
 	return (kpi_cloner.callbacks->create(kpi_cloner.owner, unit, kind,
 	    interface));
 }
@@ -79,7 +69,7 @@ static int
 kpi_cloner_create(struct if_clone *cloner __unused, char *name __unused,
     size_t size __unused, struct ifc_data *data, struct ifnet **ifp)
 {
-	struct iflaggparam parameters = { .lagg_type = LAGG_TYPE_DEFAULT };
+	struct iflaggparam parameters;
 	struct kpi_ifnet *interface;
 	int error;
 
@@ -88,7 +78,8 @@ kpi_cloner_create(struct if_clone *cloner __unused, char *name __unused,
 		if (error != 0)
 			return (error);
 	}
-	error = kpi_cloner_make(data->unit, parameters.lagg_type, &interface);
+	error = kpi_cloner_make(data->unit,
+	    data->params == NULL ? NULL : &parameters, &interface);
 	if (error == 0)
 		*ifp = interface->ifp;
 	return (error);
@@ -126,7 +117,7 @@ static int
 kpi_cloner_create(struct if_clone *cloner __unused, int unit,
     caddr_t data)
 {
-	struct iflaggparam parameters = { .lagg_type = LAGG_TYPE_DEFAULT };
+	struct iflaggparam parameters;
 	struct kpi_ifnet *interface;
 	int error;
 
@@ -135,7 +126,8 @@ kpi_cloner_create(struct if_clone *cloner __unused, int unit,
 		if (error != 0)
 			return (error);
 	}
-	return (kpi_cloner_make(unit, parameters.lagg_type, &interface));
+	return (kpi_cloner_make(unit, data == NULL ? NULL : &parameters,
+	    &interface));
 }
 
 static struct if_clone *

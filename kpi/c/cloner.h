@@ -13,6 +13,8 @@ struct kpi_ifnet;
 enum kpi_cloner_kind {
 	KPI_CLONER_ETHERNET = 1,
 	KPI_CLONER_INFINIBAND,
+	/* Nothing was said. */
+	KPI_CLONER_DEFAULT,
 };
 
 /* Both may sleep. */

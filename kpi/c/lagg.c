@@ -705,13 +705,15 @@ rust_helper_lagg_wear(struct kpi_ifnet *lagg, const uint8_t *address,
 	memcpy(lagg->broadcast, broadcast, KPI_LINK_ADDRESS_LEN);
 }
 
-void
+/* Not 0: the interface is up, so ARP has announced it. */
+int
 rust_helper_lagg_tell_address(struct kpi_ifnet *lagg)
 {
 
 	CURVNET_SET(lagg->ifp->if_vnet);
 	EVENTHANDLER_INVOKE(iflladdr_event, lagg->ifp);
 	CURVNET_RESTORE();
+	return ((if_getflags(lagg->ifp) & IFF_UP) != 0);
 }
 
 void

@@ -84,7 +84,7 @@ void	rust_helper_lagg_set_rate(struct kpi_ifnet *lagg,
 void	rust_helper_lagg_set_capabilities(struct kpi_ifnet *lagg,
 	    uint64_t supported, uint64_t enabled, uint64_t assist);
 /* These may sleep. */
-void	rust_helper_lagg_tell_address(struct kpi_ifnet *lagg);
+int	rust_helper_lagg_tell_address(struct kpi_ifnet *lagg);
 void	rust_helper_lagg_set_mtu(struct kpi_ifnet *lagg, uint32_t mtu);
 void	rust_helper_lagg_announce(struct kpi_ifnet *lagg,
 	    int has_arp_announced);

@@ -35,6 +35,8 @@ errnos! {
     EEXIST;
     /// An argument is out of its range.
     EINVAL;
+    /// The interface is down.
+    ENETDOWN;
     /// A queue is full.
     ENOBUFS;
     /// No memory.

@@ -16,6 +16,7 @@ use zerocopy::IntoBytes;
 
 use crate::context::{InNetEpoch, MaySleep, Unlocked};
 use crate::errno::Errno;
+use crate::lagg::{self, Aggregator};
 use crate::mbuf::Packet;
 use crate::owned::try_box;
 
@@ -49,6 +50,9 @@ pub trait Driver: Send + Sync {
     /// The list of multicast groups changed. It looks at the list later.
     fn groups_changed(&self);
 
+    /// The largest MTU that [`Self::set_mtu`] takes now.
+    fn mtu_max(&self, unlocked: &mut Unlocked) -> usize;
+
     /// A counter of the interface.
     fn counter(&self, counter: InterfaceCounter, unlocked: &mut Unlocked) -> u64;
 
@@ -58,6 +62,11 @@ pub trait Driver: Send + Sync {
     /// The interface with this tag, which was adopted, is taken away: that which was made of it
     /// must be detached before this returns.
     fn child_unconfigured(&self, tag: VlanTag, may_sleep: &mut MaySleep);
+
+    /// What drives the lagg that the interface is, if it is one.
+    fn aggregator(&self) -> Option<&dyn Aggregator> {
+        None
+    }
 }
 
 /// The tag of an interface of vlan(4): 12 bits, which are the low ones of a P_Key.
@@ -115,6 +124,38 @@ pub enum InterfaceCounter {
     MulticastOut,
     /// Not sent, because a queue was full.
     DropsOut,
+}
+
+impl InterfaceCounter {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::PacketsIn,
+        Self::ErrorsIn,
+        Self::BytesIn,
+        Self::MulticastIn,
+        Self::DropsIn,
+        Self::PacketsOut,
+        Self::ErrorsOut,
+        Self::BytesOut,
+        Self::MulticastOut,
+        Self::DropsOut,
+    ];
+
+    pub(crate) const fn raw(self) -> u32 {
+        use sys::kpi_if_counter as raw;
+        match self {
+            Self::PacketsIn => raw::KPI_IF_IPACKETS,
+            Self::ErrorsIn => raw::KPI_IF_IERRORS,
+            Self::BytesIn => raw::KPI_IF_IBYTES,
+            Self::MulticastIn => raw::KPI_IF_IMCASTS,
+            Self::DropsIn => raw::KPI_IF_IQDROPS,
+            Self::PacketsOut => raw::KPI_IF_OPACKETS,
+            Self::ErrorsOut => raw::KPI_IF_OERRORS,
+            Self::BytesOut => raw::KPI_IF_OBYTES,
+            Self::MulticastOut => raw::KPI_IF_OMCASTS,
+            Self::DropsOut => raw::KPI_IF_OQDROPS,
+        }
+    }
 }
 
 /// What is to be an interface.
@@ -175,6 +216,10 @@ impl NetInterface {
         driver: Arc<dyn Driver>,
         _may_sleep: &MaySleep,
     ) -> Result<Self, Errno> {
+        let lagg = match driver.aggregator() {
+            Some(_) => &raw const lagg::CALLBACKS,
+            None => core::ptr::null(),
+        };
         let driver = NonNull::from(Box::leak(try_box(driver)?));
         let (name, unit) = match config.place {
             Place::New { name, unit } => (name, unit),
@@ -190,6 +235,7 @@ impl NetInterface {
             address: [0; LINK_ADDRESS_BYTES],
             broadcast: [0; LINK_ADDRESS_BYTES],
             bits_per_second: config.bits_per_second,
+            lagg,
         };
         raw.address.copy_from_slice(config.address.as_bytes());
         raw.broadcast.copy_from_slice(config.broadcast.as_bytes());
@@ -198,9 +244,7 @@ impl NetInterface {
         // where it is until the interface is detached, the rest is copied.
         let error = unsafe {
             match config.place {
-                Place::New { .. } => {
-                    sys::rust_helper_if_create(&raw const raw, &raw mut interface)
-                }
+                Place::New { .. } => sys::rust_helper_if_create(&raw const raw, &raw mut interface),
                 Place::Child(vlan) => sys::rust_helper_if_adopt(
                     &raw const vlan.raw,
                     &raw const raw,
@@ -295,12 +339,7 @@ impl NetInterface {
 
     /// Shows a packet that is about to be sent to bpf(4). It does not sleep.
     pub fn tap_output(&self, header: &LinkHeader, packet: &Packet) {
-        let mut raw = sys::kpi_link_header {
-            address: [0; LINK_ADDRESS_BYTES],
-            protocol: header.protocol.0.to_be(),
-            reserved: 0,
-        };
-        raw.address.copy_from_slice(header.to.as_bytes());
+        let raw = raw_header(header);
         // SAFETY: the interface exists by its invariant, and the packet is a whole one.
         unsafe {
             sys::rust_helper_if_tap_output(self.raw(), packet.raw(), &raw const raw);
@@ -330,8 +369,32 @@ impl NetInterface {
         }
     }
 
-    fn raw(&self) -> *mut sys::kpi_ifnet {
+    /// Which one it is.
+    pub fn id(&self) -> InterfaceId {
+        InterfaceId(self.interface)
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::kpi_ifnet {
         self.interface.as_ptr()
+    }
+}
+
+/// Which interface it is, among those that exist. It is there to be compared.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct InterfaceId(NonNull<sys::kpi_ifnet>);
+
+// SAFETY: it is compared only.
+unsafe impl Send for InterfaceId {}
+// SAFETY: as above.
+unsafe impl Sync for InterfaceId {}
+
+impl InterfaceId {
+    pub(crate) fn from_raw(raw: *mut sys::kpi_ifnet) -> Option<Self> {
+        NonNull::new(raw).map(Self)
+    }
+
+    pub(crate) fn raw(self) -> *mut sys::kpi_ifnet {
+        self.0.as_ptr()
     }
 }
 
@@ -347,6 +410,16 @@ impl Drop for NetInterface {
         // SAFETY: from a box by the invariant, and nobody else knows it any more.
         drop(unsafe { Box::from_raw(self.driver.as_ptr()) });
     }
+}
+
+pub(crate) fn raw_header(header: &LinkHeader) -> sys::kpi_link_header {
+    let mut raw = sys::kpi_link_header {
+        address: [0; LINK_ADDRESS_BYTES],
+        protocol: header.protocol.0.to_be(),
+        reserved: 0,
+    };
+    raw.address.copy_from_slice(header.to.as_bytes());
+    raw
 }
 
 /// The function that calls a closure of this type.
@@ -374,6 +447,7 @@ static CALLBACKS: sys::kpi_ifnet_callbacks = sys::kpi_ifnet_callbacks {
     flush_queue: Some(flush_queue),
     set_up: Some(set_up),
     set_mtu: Some(set_mtu),
+    mtu_max: Some(mtu_max),
     groups_changed: Some(groups_changed),
     counter: Some(counter),
     map_group: Some(map_group),
@@ -384,7 +458,7 @@ static CALLBACKS: sys::kpi_ifnet_callbacks = sys::kpi_ifnet_callbacks {
 /// # Safety
 ///
 /// `driver` is that of an interface that is not detached.
-unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a dyn Driver {
+pub(crate) unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a dyn Driver {
     // SAFETY: it stays where it is until the interface is detached.
     &**unsafe { &*driver.cast::<Arc<dyn Driver>>() }
 }
@@ -447,6 +521,18 @@ unsafe extern "C" fn set_mtu(driver: *mut c_void, mtu: u32) -> c_int {
 /// # Safety
 ///
 /// `driver` is that of an interface that is not detached.
+unsafe extern "C" fn mtu_max(driver: *mut c_void) -> u32 {
+    // SAFETY: as the caller says.
+    let driver = unsafe { driver_of(driver) };
+    // SAFETY: a lagg asks with no mutex of ours held.
+    let mtu_max = driver.mtu_max(&mut unsafe { Unlocked::assume() });
+    // CAST: at most 65520.
+    mtu_max as u32
+}
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached.
 unsafe extern "C" fn groups_changed(driver: *mut c_void) {
     // SAFETY: as the caller says.
     unsafe { driver_of(driver) }.groups_changed();
@@ -456,21 +542,8 @@ unsafe extern "C" fn groups_changed(driver: *mut c_void) {
 ///
 /// `driver` is that of an interface that is not detached.
 unsafe extern "C" fn counter(driver: *mut c_void, counter: u32) -> u64 {
-    use sys::kpi_if_counter as raw;
-    let counter = match counter {
-        raw::KPI_IF_IPACKETS => InterfaceCounter::PacketsIn,
-        raw::KPI_IF_IERRORS => InterfaceCounter::ErrorsIn,
-        raw::KPI_IF_IBYTES => InterfaceCounter::BytesIn,
-        raw::KPI_IF_IMCASTS => InterfaceCounter::MulticastIn,
-        raw::KPI_IF_IQDROPS => InterfaceCounter::DropsIn,
-        raw::KPI_IF_OPACKETS => InterfaceCounter::PacketsOut,
-        raw::KPI_IF_OERRORS => InterfaceCounter::ErrorsOut,
-        raw::KPI_IF_OBYTES => InterfaceCounter::BytesOut,
-        raw::KPI_IF_OMCASTS => InterfaceCounter::MulticastOut,
-        raw::KPI_IF_OQDROPS => InterfaceCounter::DropsOut,
-        // wildcard: numbers of C, not an enum.
-        _ => return 0,
-    };
+    let known = InterfaceCounter::ALL.into_iter().find(|known| known.raw() == counter);
+    let Some(counter) = known else { return 0 };
     // SAFETY: as the caller says.
     let driver = unsafe { driver_of(driver) };
     // SAFETY: the stack calls with no mutex of ours held.

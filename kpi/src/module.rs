@@ -21,7 +21,7 @@ pub fn is_loaded(name: &CStr, _may_sleep: &MaySleep) -> bool {
 /// # Errors
 ///
 /// One of them is taken. None is then.
-pub fn claim(names: &[&CStr], _may_sleep: &mut MaySleep) -> Result<(), Errno> {
+pub fn claim(names: &[&CStr], _may_sleep: &MaySleep) -> Result<(), Errno> {
     for (position, name) in names.iter().enumerate() {
         // SAFETY: may sleep, as the argument proves; the name is copied.
         let claimed = Errno::result(unsafe { sys::rust_helper_module_claim(name.as_ptr()) });
