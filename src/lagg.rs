@@ -4,8 +4,8 @@
 //! every input its shell asks for outputs, in this order: [`Lagg::poll_event`] until it is empty,
 //! [`Lagg::poll_action`] until it is empty, [`Lagg::poll_timeout`]. [`pump`] does that.
 //!
-//! **Who carries.** Ports are preferred in the order in which they were added; the first one is
-//! the primary. When the port that carries loses its link, the next one takes over at once. A
+//! **Who carries.** Ports are preferred in the order in which they were added; the first one is the
+//! primary. When the port that carries loses its link, the next one takes over at once. A
 //! preferred port takes over from one that works when its own link has held for the hold-down, so
 //! that a port that flaps moves nothing.
 //!
@@ -15,8 +15,8 @@
 //! that port.
 //!
 //! **Lost events.** The shell reports what a port is like now, not what happened to it. A lagg asks
-//! for that again and again ([`Action::QueryPorts`]), so that whatever an event failed to say is put
-//! right after one interval.
+//! for that again and again ([`Action::QueryPorts`]), so that whatever an event failed to say is
+//! put right after one interval.
 //!
 //! **Groups.** Every port is a member of every group of the lagg, so that nothing has to be joined
 //! when another port takes over. Each change of the list is a difference: a group that is new costs
