@@ -447,6 +447,8 @@ rust_helper_if_announce(struct kpi_ifnet *interface)
 {
 	if_t ifp = interface->ifp;
 
+	if (kpi_lagg_port_moved(interface))
+		return;
 	CURVNET_SET(ifp->if_vnet);
 	EVENTHANDLER_INVOKE(iflladdr_event, ifp);
 #ifdef INET6

@@ -149,6 +149,21 @@ kpi_lagg_port_changed(struct kpi_ifnet *interface)
 		kpi_lagg_changed(interface->ifp);
 }
 
+/* Whether it is one: it has no IP addresses, so the lagg announces. */
+bool
+kpi_lagg_port_moved(struct kpi_ifnet *interface)
+{
+	struct kpi_lagg_port *port;
+	struct epoch_tracker et;
+
+	NET_EPOCH_ENTER(et);
+	port = (void *)atomic_load_acq_ptr((void *)&interface->lagg_port);
+	if (port != NULL)
+		port->lagg->lagg->port_moved(port->lagg->driver, port->cookie);
+	NET_EPOCH_EXIT(et);
+	return (port != NULL);
+}
+
 static void
 kpi_lagg_address_changed(void *argument __unused, if_t ifp)
 {

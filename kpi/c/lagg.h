@@ -42,6 +42,8 @@ struct kpi_lagg_callbacks {
 	int	 (*receives)(void *driver, uint64_t cookie, uint32_t cast);
 	/* A port is not what it was.  Does not sleep. */
 	void	 (*ports_changed)(void *driver);
+	/* A port wants its address to be announced.  Does not sleep. */
+	void	 (*port_moved)(void *driver, uint64_t cookie);
 	/* A port goes: it is to be detached at once.  May sleep. */
 	void	 (*port_departs)(void *driver, uint64_t cookie);
 	/* Flags that ports have too may have changed.  Does not sleep. */

@@ -97,6 +97,7 @@ int	kpi_lagg_control(struct kpi_ifnet *lagg, u_long command,
 void	kpi_lagg_receive(struct kpi_lagg_port *port, struct mbuf *m,
 	    const struct kpi_link_header *header);
 void	kpi_lagg_port_changed(struct kpi_ifnet *interface);
+bool	kpi_lagg_port_moved(struct kpi_ifnet *interface);
 
 /* Consumes the packet, which has no link header.  In the net epoch. */
 void	kpi_link_receive(struct kpi_ifnet *interface, struct mbuf *m,

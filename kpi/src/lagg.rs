@@ -53,6 +53,9 @@ pub trait Aggregator: Send + Sync {
     /// The interface of a port goes: it is no port any more when this returns.
     fn port_departs(&self, port: PortId, may_sleep: &mut MaySleep);
 
+    /// The address of a port is to be announced again. It does that later.
+    fn port_moved(&self, port: PortId, unlocked: &mut Unlocked);
+
     /// Something about a port changed. It looks at the ports later.
     fn ports_changed(&self);
 
@@ -456,6 +459,7 @@ pub(crate) static CALLBACKS: sys::kpi_lagg_callbacks = sys::kpi_lagg_callbacks {
     describe: Some(describe),
     receives: Some(receives),
     ports_changed: Some(ports_changed),
+    port_moved: Some(port_moved),
     port_departs: Some(port_departs),
     flags_changed: Some(flags_changed),
 };
@@ -534,6 +538,18 @@ unsafe extern "C" fn ports_changed(driver: *mut c_void) {
     // SAFETY: as the caller says.
     if let Some(lagg) = unsafe { aggregator_of(driver) } {
         lagg.ports_changed();
+    }
+}
+
+/// # Safety
+///
+/// `driver` is that of a lagg that is not detached.
+unsafe extern "C" fn port_moved(driver: *mut c_void, cookie: u64) {
+    // SAFETY: the thread of the port calls with no mutex of ours held.
+    let mut unlocked = unsafe { Unlocked::assume() };
+    // SAFETY: as the caller says.
+    if let Some(lagg) = unsafe { aggregator_of(driver) } {
+        lagg.port_moved(PortId::from_bits(cookie), &mut unlocked);
     }
 }
 

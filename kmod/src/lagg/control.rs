@@ -148,10 +148,13 @@ impl<'l> Shell for KernelShell<'l, '_> {
 
     fn observe(&mut self, event: Event) {
         let lagg = self.lagg;
+        let is_closing = lagg.is_closing.load(Ordering::Acquire);
+        // What the stack has of a lagg that goes may be gone already.
+        if is_closing && event != Event::Detached {
+            return;
+        }
         match event {
             Event::Detached => lagg.end(self.may_sleep),
-            // What the stack has of a lagg that goes may be gone already.
-            _ if lagg.is_closing.load(Ordering::Acquire) => {}
             Event::AddressChanged(identity) => lagg.tell_address(identity, self.may_sleep),
             Event::CapabilitiesChanged(capabilities) => lagg.net.set_capabilities(capabilities),
             Event::CarrierChanged(carrier) => lagg.note_carrier(carrier, self.may_sleep),
@@ -165,10 +168,7 @@ impl<'l> Shell for KernelShell<'l, '_> {
         let lagg = self.lagg;
         let may_sleep = &mut *self.may_sleep;
         match action {
-            Action::Announce { .. } => {
-                let is_done = lagg.has_arp_announced.swap(false, Ordering::Relaxed);
-                lagg.net.announce_lagg(is_done, may_sleep);
-            }
+            Action::Announce { port } => lagg.announce(port, may_sleep),
             Action::JoinGroup { op, port, group } => {
                 let answer =
                     lagg.do_with(port, may_sleep, |port, may_sleep| port.join(&group, may_sleep));
@@ -184,7 +184,11 @@ impl<'l> Shell for KernelShell<'l, '_> {
             Action::LowerPort { port } => lagg.set_port_up(port, false, may_sleep),
             Action::QueryPorts => lagg.signal(signals::PORTS | signals::GROUPS),
             Action::RaisePort { port } => lagg.set_port_up(port, true, may_sleep),
-            Action::ReleasePort { port } => lagg.release(port, may_sleep),
+            Action::ReleasePort { port } => {
+                lagg.release(port, may_sleep);
+                lagg.feed(may_sleep, |machine, _| machine.handle_port_released(port));
+                self.has_more = true;
+            }
             Action::SetPortMtu { op, port, mtu } => {
                 let answer =
                     lagg.do_with(port, may_sleep, |port, may_sleep| port.set_mtu(mtu, may_sleep));
@@ -359,6 +363,14 @@ impl Lagg {
         self.has_arp_announced.store(is_announced, Ordering::Relaxed);
         // The list is in terms of the broadcast address.
         self.signal(signals::GROUPS);
+    }
+
+    fn announce(&self, carrier: PortId, may_sleep: &mut MaySleep) {
+        let is_done = self.has_arp_announced.swap(false, Ordering::Relaxed);
+        // Otherwise it is not what is worn any more, and another announcement is to come.
+        if self.feed(may_sleep, |machine, _| machine.carrier() == Some(carrier)) {
+            self.net.announce_lagg(is_done, may_sleep);
+        }
     }
 
     fn note_carrier(&self, carrier: Option<PortId>, may_sleep: &mut MaySleep) {

@@ -138,6 +138,13 @@ impl Aggregator for Front {
         self.lagg.with(|lagg| lagg.wait_for_departure(port, may_sleep));
     }
 
+    fn port_moved(&self, port: PortId, unlocked: &mut Unlocked) {
+        self.lagg.with(|lagg| {
+            lagg.locked.with(unlocked, |locked, _| locked.machine.handle_port_moved(port));
+            lagg.waker.wake();
+        });
+    }
+
     fn ports_changed(&self) {
         self.lagg.with(|lagg| lagg.signal(signals::PORTS));
     }

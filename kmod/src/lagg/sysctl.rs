@@ -6,7 +6,6 @@ use core::fmt::{self, Write};
 use ipoib_rs::lagg::{Counter, DropReason, GroupRow, Lagg as Machine, PortRow};
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
-use kpi::lagg::Name;
 use kpi::sysctl::{Label, Node, Output, Tree};
 
 use super::Lagg;
@@ -77,15 +76,12 @@ const ROWS: usize = 8;
 impl Lagg {
     fn show_ports(&self, out: &mut Output, may_sleep: &mut MaySleep) -> fmt::Result {
         out.write_str("\nport role state address mtu groups sent received\n")?;
-        let mut rows: [Option<(Name, PortRow)>; ROWS] = [None; ROWS];
-        self.locked.with(may_sleep, |locked, _| {
-            let ports = locked
-                .machine
-                .ports()
-                .filter_map(|row| Some((locked.ports.get(row.port)?.port.name(), row)));
-            rows.iter_mut().zip(ports).for_each(|(place, row)| *place = Some(row));
-        });
-        for (name, row) in rows.into_iter().flatten() {
+        for position in 0.. {
+            let row = self.locked.with(may_sleep, |locked, _| {
+                let row = locked.machine.ports().nth(position)?;
+                Some((locked.ports.get(row.port)?.port.name(), row))
+            });
+            let Some((name, row)) = row else { break };
             let PortRow { is_primary, state, identity, mtu, groups, sent, received, .. } = row;
             let role = if is_primary { "primary" } else { "backup" };
             let (name, address) = (name.as_str(), identity.address);
