@@ -95,11 +95,8 @@ expect "none of them by the parents" test "$(($(packets_in 1 ib1) - before))" -l
 expect "TCP by the children" transfers 0 1
 sysctl net.link.ipoib.ib0_8002.mode=connected net.link.ipoib.ib1_8002.mode=connected >/dev/null
 sleep 2
-sysctl net.link.ipoib.ib0_8002.neighbors net.link.ipoib.ib1_8002.neighbors >/dev/console
-on 0 arp -an > /dev/console
+expect "the children connect" within 10 on 0 ping -c 1 -W 2000 -s 30000 "$(child_address 1)"
 expect_pings "30000 bytes by the children in connected mode" 0 "$(child_address 1)" -s 30000
-cat /tmp/said >/dev/console
-sysctl net.link.ipoib | grep -v ': 0$' >/dev/console
 expect "TCP by the children in connected mode" transfers 1 0
 sysctl net.link.ipoib.ib0_8002.mode=datagram net.link.ipoib.ib1_8002.mode=datagram >/dev/null
 sleep 2
@@ -149,7 +146,8 @@ on 0 ifconfig ib0.3 create
 expect "the P_Key of the parent is refused with a message" \
     says 'P_Key 0x8003 is that of the interface itself: not added'
 on 0 ifconfig ib0.3 inet 10.0.3.1/24 up
-refuse "and such an interface carries nothing" "Network is down" on 0 ping -c 1 10.0.3.2
+refuse "and such an interface carries nothing" "No route to host\|Network is down" \
+    on 0 ping -c 1 10.0.3.2
 on 0 ifconfig ib0.3 destroy
 set_pkeys 0 "0xffff 0x8002"
 expect "the parent reaches the other again" within 20 on 0 ping -c 1 -W 500 "$(address 1)"
@@ -179,10 +177,8 @@ expect "and reaches the other" within 20 child_reaches 0 1
 on 1 ifconfig ib1.2 down
 expect "the driver unloads with children" kldunload "$driver"
 expect "the interface of vlan(4) is left, without a parent" on 0 ifconfig ib0.2
-on 0 ping -c 1 -W 500 "$(child_address 1)" >/dev/console 2>&1
-on 0 ifconfig ib0.2 >/dev/console
-on 0 netstat -rn >/dev/console
-refuse "and carries nothing" "Network is down" on 0 ping -c 1 -W 500 "$(child_address 1)"
+refuse "and carries nothing" "No route to host\|Network is down" \
+    on 0 ping -c 1 -W 500 "$(child_address 1)"
 on 0 ifconfig ib0.2 destroy
 on 0 ifconfig vlan9 destroy
 on 1 ifconfig ib1.2 destroy
