@@ -272,7 +272,7 @@ kpi_if_write_address(struct kpi_ifnet *interface, const uint8_t *address)
 	memcpy(interface->address, address, KPI_LINK_ADDRESS_LEN);
 	sdl = (struct sockaddr_dl *)if_getifaddr(ifp)->ifa_addr;
 	/* That of a child stays what vlan(4) has made it. */
-	sdl->sdl_type = if_gettype(ifp);
+	sdl->sdl_type = ifp->if_type;
 	sdl->sdl_alen = KPI_LINK_ADDRESS_LEN;
 	memcpy(LLADDR(sdl), address, KPI_LINK_ADDRESS_LEN);
 }

@@ -198,9 +198,7 @@ impl NetInterface {
         // where it is until the interface is detached, the rest is copied.
         let error = unsafe {
             match config.place {
-                Place::New { .. } => {
-                    sys::rust_helper_if_create(&raw const raw, &raw mut interface)
-                }
+                Place::New { .. } => sys::rust_helper_if_create(&raw const raw, &raw mut interface),
                 Place::Child(vlan) => sys::rust_helper_if_adopt(
                     &raw const vlan.raw,
                     &raw const raw,
