@@ -39,7 +39,7 @@ pub(crate) struct Children {
 #[derive(Debug)]
 struct Child {
     tag: VlanTag,
-    attached: Attached,
+    attached: Option<Attached>,
     next: Option<Box<Self>>,
 }
 
@@ -78,8 +78,9 @@ impl Children {
             return Err(Errno::EEXIST);
         }
         let role = Role::Child { vlan, pkey, parent: self.unit };
+        let mut child = try_box(Child { tag: vlan.tag(), attached: None, next: None })?;
         let attached = Attached::new(&self.port, role, (&self.settings, &self.tree), may_sleep)?;
-        let mut child = try_box(Child { tag: vlan.tag(), attached, next: None })?;
+        child.attached = Some(attached);
         self.first.with(may_sleep, |first, _| {
             child.next = first.take();
             *first = Some(child);
@@ -98,8 +99,8 @@ impl Children {
             *place = child.next.take();
             Some(child)
         });
-        if let Some(child) = child {
-            child.attached.detach(may_sleep);
+        if let Some(attached) = child.and_then(|child| child.attached) {
+            attached.detach(may_sleep);
         }
     }
 }

@@ -24,7 +24,7 @@ mod signals;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 use ipoib_rs::ib::Pkey;
 use ipoib_rs::interface::{AttachError, Config, ConnectedSupport, Interface as Core};
@@ -78,6 +78,9 @@ pub(crate) struct Interface {
     subnet_prefix: AtomicU64,
     /// The MTU that the stack was told last.
     told_mtu: AtomicUsize,
+    /// Whether address options of neighbour discovery are as RFC 4391 9.3 has them on the fabric,
+    /// and as the stack has them here.
+    normalizes_nd: AtomicBool,
 }
 
 /// What the mutex protects.
@@ -305,6 +308,7 @@ impl Interface {
             hub: Arc::clone(hub),
             subnet_prefix: AtomicU64::new(port.gid.subnet_prefix()),
             told_mtu,
+            normalizes_nd: AtomicBool::new(settings.normalizes_nd),
         })
     }
 

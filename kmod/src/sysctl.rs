@@ -12,7 +12,7 @@ use kpi::errno::Errno;
 use kpi::mbuf::Packet;
 use kpi::sysctl::{Label, Node, Output, Tree};
 
-use crate::settings::{mode_of, name_of};
+use crate::settings::{NORMALIZE_ND_DESCRIPTION, mode_of, name_of};
 
 /// An interface, as an admin deals with it.
 pub(crate) trait Admin: Send + Sync {
@@ -32,6 +32,12 @@ pub(crate) trait Admin: Send + Sync {
     ///
     /// It is out of range.
     fn set_connected_mtu(&self, mtu: usize, may_sleep: &mut MaySleep) -> Result<(), Errno>;
+
+    /// Whether options of neighbour discovery are normalised.
+    fn normalizes_nd(&self) -> bool;
+
+    /// Wants them normalised, or as they are.
+    fn set_normalizes_nd(&self, normalizes: bool);
 }
 
 /// Rows that are copied with the core locked once: packets wait meanwhile.
@@ -101,6 +107,21 @@ fn add_settings(
         move |mtu, may_sleep| {
             let mtu = usize::try_from(mtu).map_err(|_| Errno::EINVAL)?;
             changed.set_connected_mtu(mtu, may_sleep)
+        },
+        may_sleep,
+    )?;
+    let label = Label { name: c"normalize_nd", description: NORMALIZE_ND_DESCRIPTION };
+    let (shown, changed) = (Arc::clone(admin), Arc::clone(admin));
+    tree.add_changeable_number(
+        Tree::TOP,
+        label,
+        move |_| shown.normalizes_nd().into(),
+        move |value, _| match value {
+            0 | 1 => {
+                changed.set_normalizes_nd(value == 1);
+                Ok(())
+            }
+            2.. => Err(Errno::EINVAL),
         },
         may_sleep,
     )?;
