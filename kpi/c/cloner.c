@@ -8,6 +8,7 @@
 #include <sys/eventhandler.h>
 #include <sys/kernel.h>
 #include <sys/lock.h>
+#include <sys/malloc.h>
 #include <sys/mutex.h>
 #include <sys/socket.h>
 #include <sys/sx.h>
@@ -33,8 +34,21 @@ static struct {
 	void		*owner;
 } kpi_cloner;
 
-VNET_DEFINE_STATIC(struct if_clone *, kpi_vnet_cloner);
-#define	V_kpi_vnet_cloner	VNET(kpi_vnet_cloner)
+/* The cloner of one vnet. */
+struct kpi_vnet_cloner {
+	SLIST_ENTRY(kpi_vnet_cloner) others;
+	struct vnet	*vnet;
+	struct if_clone	*cloner;
+};
+
+/*
+ * All of them, and the vnet whose one is just being taken away.  The mutex is a
+ * leaf: neither it nor the lock of the list of vnets is held while interfaces
+ * are destroyed.
+ */
+static struct mtx kpi_cloner_mtx;
+static SLIST_HEAD(, kpi_vnet_cloner) kpi_vnet_cloners;
+static struct kpi_vnet_cloner *kpi_cloner_going;
 
 /* "parameters" is what ifconfig(8) said, or NULL. */
 static int
@@ -146,22 +160,80 @@ kpi_cloner_remove(struct if_clone *cloner)
 }
 #endif
 
+static int
+kpi_cloner_enter(void)
+{
+	struct kpi_vnet_cloner *one;
+
+	one = malloc(sizeof(*one), M_KPI_IFNET, M_WAITOK | M_ZERO);
+	one->vnet = curvnet;
+	one->cloner = kpi_cloner_add();
+	if (one->cloner == NULL) {
+		free(one, M_KPI_IFNET);
+		return (EEXIST);
+	}
+	mtx_lock(&kpi_cloner_mtx);
+	SLIST_INSERT_HEAD(&kpi_vnet_cloners, one, others);
+	mtx_unlock(&kpi_cloner_mtx);
+	return (0);
+}
+
+/*
+ * Takes the cloner of a vnet out, or any if that is NULL.  They are taken away
+ * one at a time, so that no vnet goes while its cloner does.
+ */
+static struct kpi_vnet_cloner *
+kpi_cloner_take(struct vnet *vnet)
+{
+	struct kpi_vnet_cloner *one;
+
+	mtx_lock(&kpi_cloner_mtx);
+	while (kpi_cloner_going != NULL)
+		mtx_sleep(&kpi_cloner_going, &kpi_cloner_mtx, 0, "ibclon", 0);
+	SLIST_FOREACH(one, &kpi_vnet_cloners, others)
+		if (vnet == NULL || one->vnet == vnet)
+			break;
+	if (one != NULL)
+		SLIST_REMOVE(&kpi_vnet_cloners, one, kpi_vnet_cloner, others);
+	kpi_cloner_going = one;
+	mtx_unlock(&kpi_cloner_mtx);
+	return (one);
+}
+
+/* Destroys all that it created. */
+static void
+kpi_cloner_leave(struct kpi_vnet_cloner *one)
+{
+
+	CURVNET_SET_QUIET(one->vnet);
+	kpi_cloner_remove(one->cloner);
+	CURVNET_RESTORE();
+	mtx_lock(&kpi_cloner_mtx);
+	kpi_cloner_going = NULL;
+	wakeup(&kpi_cloner_going);
+	mtx_unlock(&kpi_cloner_mtx);
+	free(one, M_KPI_IFNET);
+}
+
 void
 kpi_cloner_enter_vnet(void)
 {
 
-	if (kpi_cloner.name != NULL && V_kpi_vnet_cloner == NULL)
-		V_kpi_vnet_cloner = kpi_cloner_add();
+	/* A vnet that cannot have one is without. */
+	if (kpi_cloner.name != NULL)
+		(void)kpi_cloner_enter();
 }
 
 void
 kpi_cloner_leave_vnet(void)
 {
-	struct if_clone *cloner = V_kpi_vnet_cloner;
+	struct kpi_vnet_cloner *one;
 
-	V_kpi_vnet_cloner = NULL;
-	if (cloner != NULL)
-		kpi_cloner_remove(cloner);
+	if (kpi_cloner.name == NULL)
+		return;
+	one = kpi_cloner_take(curvnet);
+	if (one != NULL)
+		kpi_cloner_leave(one);
 }
 
 int
@@ -169,36 +241,32 @@ rust_helper_cloner_attach(const char *name,
     const struct kpi_cloner_callbacks *callbacks, void *owner)
 {
 	VNET_ITERATOR_DECL(vnet);
-	bool is_everywhere = true;
+	int error = 0;
 
+	mtx_init(&kpi_cloner_mtx, "ipoib cloners", NULL, MTX_DEF);
 	kpi_cloner.callbacks = callbacks;
 	kpi_cloner.owner = owner;
 	kpi_cloner.name = name;
 	VNET_LIST_RLOCK();
 	VNET_FOREACH(vnet) {
 		CURVNET_SET(vnet);
-		kpi_cloner_enter_vnet();
-		is_everywhere &= V_kpi_vnet_cloner != NULL;
+		if (error == 0)
+			error = kpi_cloner_enter();
 		CURVNET_RESTORE();
 	}
 	VNET_LIST_RUNLOCK();
-	if (is_everywhere)
-		return (0);
-	rust_helper_cloner_detach();
-	return (EEXIST);
+	if (error != 0)
+		rust_helper_cloner_detach();
+	return (error);
 }
 
 void
 rust_helper_cloner_detach(void)
 {
-	VNET_ITERATOR_DECL(vnet);
+	struct kpi_vnet_cloner *one;
 
-	VNET_LIST_RLOCK();
-	VNET_FOREACH(vnet) {
-		CURVNET_SET(vnet);
-		kpi_cloner_leave_vnet();
-		CURVNET_RESTORE();
-	}
-	VNET_LIST_RUNLOCK();
+	while ((one = kpi_cloner_take(NULL)) != NULL)
+		kpi_cloner_leave(one);
 	kpi_cloner.name = NULL;
+	mtx_destroy(&kpi_cloner_mtx);
 }
