@@ -105,14 +105,17 @@ set_up() {
 }
 
 # Without RC in its address, a port of the stock driver is to others one that takes no connections.
-# Its MTU is that of connections, whatever its neighbours are.
+# Its MTU is that of connections, whatever its neighbours are. What it knows of a neighbour it keeps
+# until the interface goes down, even if the neighbour's address changes.
 set_stock_mode() {
     case $2 in
     datagram) set -- "$1" 1 2044 ;;
     connected) set -- "$1" 0 65520 ;;
     esac
     fault "$(port_of "$1").hide_rc" "$2"
+    on "$1" ifconfig "ib$1" down
     on "$1" ifconfig "ib$1" mtu "$3"
+    on "$1" ifconfig "ib$1" up
     on "$1" arp -d -a >/dev/null 2>&1
 }
 
@@ -124,6 +127,7 @@ set_mode() {
         *) sysctl "net.link.ipoib.ib$mode_host.mode=$1" >/dev/null ;;
         esac
     done
+    expect "all hosts have a carrier, $1" within 10 all_carriers
 }
 
 # A type of malloc(9) of softib with something in use, if there is one.
