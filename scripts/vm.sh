@@ -15,8 +15,8 @@
 #   --out DIR       consoles and results are kept here (default: target/vm)
 #
 # Every suite runs in a machine of its own. Prints a line for each check, and at the end "N passed,
-# N failed, N skipped", and ", N observed" if there are checks that are made of the driver of the
-# base system to see what it does, and are not judged. Exit codes: 0 nothing failed; 1 a check failed; 2 wrong arguments; 3 a
+# N failed, N skipped", and ", N observed" if checks were made of the driver of the base system only
+# to see what it does. Exit codes: 0 nothing failed; 1 a check failed; 2 wrong arguments; 3 a
 # folder or a file is missing; 4 a tool is missing; 5 the modules could not be built.
 # docs/kernel-testing.md says where kernels and base systems come from.
 set -u

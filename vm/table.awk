@@ -1,5 +1,5 @@
-# A table of what two drivers did, from the lines of judge.awk: a row for each check that was made of
-# our driver in suite NAME and of the base system's in suite stock-NAME.
+# A table of what two drivers did, from the lines of judge.awk: a row for each check that was made
+# of our driver in suite NAME and of the base system's in suite stock-NAME.
 #
 #   awk -f table.awk CHECKS
 

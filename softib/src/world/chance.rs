@@ -96,8 +96,8 @@ fn is_request_under_way(transit: &Transit) -> bool {
     transit.header().destination_qpn == Qpn::GSI && is_request(transit.payload())
 }
 
-/// Whether what is sent to QP1 asks for a connection: ConnectRequest, attribute 0x0010 of class 0x07
-/// (IBA 12.6.5, 16.7.1).
+/// Whether what is sent to QP1 asks for a connection: ConnectRequest, attribute 0x0010 of class
+/// 0x07 (IBA 12.6.5, 16.7.1).
 pub(super) fn is_request(payload: &[u8]) -> bool {
     const CM_CLASS: u8 = 0x07;
     const CONNECT_REQUEST: u16 = 0x0010;

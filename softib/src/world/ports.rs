@@ -190,7 +190,8 @@ impl World {
     }
 
     /// Clears the RC flag of the sender's address in the packets of ARP and of neighbour discovery
-    /// that a port sends from now on, or ends that: to others the port is one that takes no connections.
+    /// that a port sends from now on, or ends that: to others the port is one that takes no
+    /// connections.
     ///
     /// # Errors
     ///

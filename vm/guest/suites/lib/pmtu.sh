@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# An interface with the MTU of connections, and a neighbour that takes none: what is too long for it.
+# An interface with the MTU of connections, a neighbour that takes none, and packets that are too
+# long for it.
 
 # Packets of each kind that are too long.
 COUNT=10000
@@ -11,7 +12,10 @@ DATAGRAM_MTU=2044
 
 # All mbufs in use, whatever is attached to them.
 mbufs() {
-    vmstat -z | awk -F '[:,]' '$1 == "mbuf" || $1 == "mbuf_packet" { used += $4 } END { print used }'
+    vmstat -z | awk -F '[:,]' '
+        $1 == "mbuf" || $1 == "mbuf_packet" { used += $4 }
+        END { print used }
+    '
 }
 
 # The mbufs that were in use before, give or take what waits in queues.

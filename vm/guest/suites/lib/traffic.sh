@@ -3,7 +3,7 @@
 #
 #   datagram_arrives FROM TO ADDRESS BYTES  one UDP datagram arrives as it was sent
 #   transfers FROM TO ADDRESS BYTES         the same, of so many bytes by TCP
-#   is_told_mtu FROM ADDRESS MTU            a ping that must not be fragmented is answered with an MTU
+#   is_told_mtu FROM ADDRESS MTU            a ping that must not be fragmented is told the MTU
 #   flood_udp FROM TO ADDRESS COUNT         so many datagrams of up to 16384 bytes
 #   flood_ping FROM COUNT ARGUMENT...       so many echo requests, as fast as they can be sent
 
