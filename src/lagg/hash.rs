@@ -16,7 +16,8 @@ pub enum Framing {
     Bare(EtherType),
     /// The encapsulation header (RFC 4391 6), as on the link.
     Encapsulation,
-    /// A link-layer address and the encapsulation header, as FreeBSD hands a packet to an interface.
+    /// A link-layer address and the encapsulation header, as FreeBSD hands a packet to an
+    /// interface.
     Addressed,
     /// An Ethernet header, with VLAN tags or without.
     Ethernet,
