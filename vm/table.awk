@@ -9,11 +9,29 @@ END {
     print "| suite | check | ipoib_rs | ipoib |"
     print "| --- | --- | --- | --- |"
     for (i = 1; i <= count; i++)
-        if (order[i] in ours && order[i] in stock)
-            printf "| %s | %s | %s |\n", order[i], ours[order[i]], stock[order[i]]
-        else if (order[i] in ours && ran["stock-" suite_of[order[i]]])
-            # The machine did not get so far.
-            printf "| %s | %s | not reached |\n", order[i], ours[order[i]]
+        row(order[i])
+    for (i = 1; i <= suites; i++)
+        rest_of(suite_order[i])
+}
+
+# Rows that say the same of both are told by their number.
+function row(check,    suite) {
+    suite = suite_of[check]
+    if (!ran["stock-" suite])
+        return
+    if (!(check in stock) && ours[check] == "ok")
+        not_reached[suite]++
+    else if (check in stock && ours[check] == stock[check])
+        alike[suite]++
+    else
+        printf "| %s | %s | %s |\n", check, ours[check], check in stock ? stock[check] : "not reached"
+}
+
+function rest_of(suite) {
+    if (alike[suite])
+        printf "| %s | %d more | ok | ok |\n", suite, alike[suite]
+    if (not_reached[suite])
+        printf "| %s | %d more | ok | not reached |\n", suite, not_reached[suite]
 }
 
 function take(    line, suite, check, what, colon) {
@@ -28,7 +46,8 @@ function take(    line, suite, check, what, colon) {
         what = $1 == "observed" ? result(substr(check, colon + 2)) : what
         check = substr(check, 1, colon - 1)
     }
-    ran[suite] = 1
+    if (!ran[suite]++ && suite !~ /^stock-/)
+        suite_order[++suites] = suite
     if (sub(/^stock-/, "", suite))
         stock[suite " | " check] = what
     else {
@@ -40,6 +59,8 @@ function take(    line, suite, check, what, colon) {
 
 # In one cell: that it failed is said by the check, how it panicked is worth a word.
 function result(text) {
+    # Of a file, its name below the sources of the kernel says enough.
+    gsub(/ \/[^ ]*\/sys\//, " sys/", text)
     if (text == "ok" || text ~ /^panic/ || text == "the time is over")
         return text
     return "fails: " text

@@ -7,7 +7,10 @@ no_carrier() {
     ! has_carrier "$1"
 }
 
+# Small packets first: large ones before there is a connection are the matter of another suite.
 has_connections() {
+    on 0 ping -q -c 1 -W 500 "$(address 1)" || return 1
+    sleep 0.5
     on 0 ping -q -c 1 -W 500 -s 30000 "$(address 1)"
 }
 

@@ -12,7 +12,7 @@ load_and_connect() {
     ipoib) ;;
     *) sysctl net.link.ipoib.ib0.mode=connected net.link.ipoib.ib1.mode=connected >/dev/null ;;
     esac
-    within 20 ping -q -c 1 -W 500 -s 30000 10.0.0.11
+    within 20 ping -q -c 1 -W 500 10.0.0.11 && sleep 0.3
 }
 
 unload_driver() {
