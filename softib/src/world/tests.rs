@@ -234,6 +234,20 @@ fn a_datagram_fills_the_segments_of_a_receive() {
 }
 
 #[test]
+fn a_datagram_that_its_port_drops_is_announced_as_sent() {
+    let mut world = world();
+    let [a, b] = datagram_hosts(&mut world);
+    world.set_link(a.device, a.port, false).unwrap();
+    calls(&mut world);
+    assert!(!world.arm_queue(a.queue));
+    send(&mut world, &a, &b, 33, b"lost");
+    assert_eq!(calls(&mut world), [Call::Complete { queue: a.context }]);
+    let sent = Completion { wr_id: 33, pair: a.context, ..NO_COMPLETION };
+    assert_eq!(poll(&mut world, &a), [sent]);
+    assert_eq!(world.port_counters(a.device, a.port).sends_while_inactive, 1);
+}
+
+#[test]
 fn the_thread_is_woken_once_for_all_that_is_posted_before_it_runs() {
     let mut world = world();
     let [a, b] = datagram_hosts(&mut world);
