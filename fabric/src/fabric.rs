@@ -293,6 +293,7 @@ impl Port {
             gsi: None,
             attachments: Vec::new(),
             counters: PortCounters::default(),
+            datagrams_to_fail: 0,
         })
     }
 }

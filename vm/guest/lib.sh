@@ -8,6 +8,7 @@
 #   refuse NAME TEXT COMMAND...  ... if the command fails, and says TEXT or makes the kernel say it
 #   need PROGRAM...      whether all of these programs are there; says which is not
 #   note TEXT            a line for whoever reads the console
+#   option NAME DEFAULT  prints what scripts/vm.sh --set says of NAME, or the default
 #
 # A name has no colon in it. Results go to the second serial port, which nobody else writes to, and
 # to the console for those who read it.
@@ -33,6 +34,10 @@ skip() {
 
 note() {
     printf '@vm note %s\n' "$*" >/dev/console
+}
+
+option() {
+    kenv -q "vm.$1" || echo "$2"
 }
 
 # The last line that a command said, for a reason in one line.

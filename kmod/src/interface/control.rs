@@ -9,7 +9,8 @@ use ipoib_rs::interface::PortEvent;
 use ipoib_rs::wire::{LINK_ADDRESS_BYTES, LinkAddress};
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
-use kpi::sync::{Level, Mutex};
+use kpi::log::{self, Level};
+use kpi::sync::{self, Mutex};
 use kpi::time;
 use kpi::worker::Work;
 
@@ -20,7 +21,7 @@ use super::{Interface, signals};
 #[derive(Debug)]
 pub(super) struct GroupsLevel;
 
-impl Level for GroupsLevel {
+impl sync::Level for GroupsLevel {
     const NAME: &core::ffi::CStr = c"ipoib groups";
 }
 
@@ -75,6 +76,9 @@ impl Control {
             interface.update_broadcast(may_sleep);
             self.update_groups(may_sleep);
         }
+        if signals & signals::SEND_FAILED != 0 {
+            interface.restart_sends(may_sleep);
+        }
         if signals & signals::ANNOUNCE != 0 {
             interface.net.announce(may_sleep);
         }
@@ -103,6 +107,16 @@ impl Interface {
         };
         let now = time::now();
         self.feed(may_sleep, |core, path| core.handle_port_event(now, event, &port, path));
+    }
+
+    /// IBA 10.3.1: a datagram that cannot be sent stops the send queue, and what is posted behind it
+    /// is flushed until the queue is started again. Sends are flushed on the way to RESET as well;
+    /// then the adapter finds nothing to start.
+    fn restart_sends(&self, may_sleep: &mut MaySleep) {
+        if self.hardware.queue_pair.restart_sends(may_sleep).is_ok() {
+            let name = self.net.name();
+            log::line(Level::Notice, format_args!("{name}: a send failed, sending goes on"));
+        }
     }
 
     fn update_broadcast(&self, may_sleep: &mut MaySleep) {

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use ipoib_rs::interface::Interface as Core;
-use ipoib_rs::packet::{ConnectedReceive, Receive, SendId};
+use ipoib_rs::packet::{CompletionStatus, ConnectedReceive, Receive, SendId};
 use ipoib_rs::time::Instant;
 use kpi::context::MaySleep;
 use kpi::mbuf::Packet;
@@ -81,6 +81,7 @@ impl Interface {
 }
 
 fn feed_send(now: Instant, core: &mut Core<Packet>, path: &mut Path<'_>, completion: &Completion) {
+    path.records.has_failed_send |= completion.status() != CompletionStatus::Success;
     if let Some(packet) = path.queues.complete_send(completion) {
         path.records.end(packet);
     }

@@ -27,11 +27,18 @@ pub(super) struct Records {
     delivered: PacketList,
     too_big: PacketList,
     ended: PacketList,
+    /// A send did not succeed.
+    pub(super) has_failed_send: bool,
 }
 
 impl Records {
     const fn new() -> Self {
-        Self { delivered: PacketList::new(), too_big: PacketList::new(), ended: PacketList::new() }
+        Self {
+            delivered: PacketList::new(),
+            too_big: PacketList::new(),
+            ended: PacketList::new(),
+            has_failed_send: false,
+        }
     }
 
     pub(super) fn deliver(&mut self, packet: Packet, delivery: Delivery) {
@@ -94,6 +101,9 @@ impl<C: Context> Shell for KernelShell<'_, C> {
             let _ = net.report_too_big(packet, mtu as usize);
         }
         while self.records.ended.pop().is_some() {}
+        if core::mem::take(&mut self.records.has_failed_send) {
+            self.interface.signal(signals::SEND_FAILED);
+        }
     }
 }
 

@@ -315,6 +315,7 @@ int	rust_helper_ib_init_ud_qp(struct ib_qp *qp, uint8_t port,
 int	rust_helper_ib_init_rc_qp(struct ib_qp *qp, uint8_t port,
 	    uint16_t pkey_index);
 int	rust_helper_ib_modify_qp(struct ib_qp *qp, uint32_t state);
+int	rust_helper_ib_restart_sends(struct ib_qp *qp);
 int	rust_helper_ib_set_qkey(struct ib_qp *qp, uint32_t qkey);
 int	rust_helper_ib_attach_mcast(struct ib_qp *qp, const uint8_t *mgid,
 	    uint16_t mlid);
