@@ -2,10 +2,11 @@
 //!
 //! [`Lagg`] is a machine like [`crate::interface::Interface`] and is driven in the same way. After
 //! every input its shell asks for outputs, in this order: [`Lagg::poll_event`] until it is empty,
-//! [`Lagg::poll_action`] until it is empty, [`Lagg::poll_timeout`]. [`pump`] does that.
+//! [`Lagg::poll_action`] until it is empty, [`Lagg::poll_timeout`]; and again, until there is
+//! neither event nor action. [`pump`] does that.
 //!
-//! **Who carries.** Ports are preferred in the order in which they were added; the first one is
-//! the primary. When the port that carries loses its link, the next one takes over at once. A
+//! **Who carries.** Ports are preferred in the order in which they were added; the first one is the
+//! primary. When the port that carries loses its link, the next one takes over at once. A
 //! preferred port takes over from one that works when its own link has held for the hold-down, so
 //! that a port that flaps moves nothing.
 //!
@@ -15,8 +16,8 @@
 //! that port.
 //!
 //! **Lost events.** The shell reports what a port is like now, not what happened to it. A lagg asks
-//! for that again and again ([`Action::QueryPorts`]), so that whatever an event failed to say is put
-//! right after one interval.
+//! for that again and again ([`Action::QueryPorts`]), so that whatever an event failed to say is
+//! put right after one interval.
 //!
 //! **Groups.** Every port is a member of every group of the lagg, so that nothing has to be joined
 //! when another port takes over. Each change of the list is a difference: a group that is new costs
@@ -26,6 +27,7 @@ mod action;
 mod carrier;
 mod counters;
 mod group;
+pub mod hash;
 mod mtu;
 mod port;
 mod pump;
@@ -276,6 +278,18 @@ impl Lagg {
         self.settle(now, face);
     }
 
+    /// The answer to [`Action::ReleasePort`]: nobody knows the port any more.
+    pub fn handle_port_released(&mut self, port: PortId) {
+        match self.port_mut(port).map(|port| port.state) {
+            Some(PortState::Releasing) => {
+                self.ports.remove(port.place);
+            }
+            Some(PortState::Member | PortState::Leaving) | None => {
+                self.counters.count(Counter::StaleAnswers);
+            }
+        }
+    }
+
     /// The lagg goes for good: every port is removed. [`Event::Detached`] says when all of them are
     /// released.
     pub fn handle_detach(&mut self, now: Instant, face: &mut impl Face) {
@@ -458,17 +472,17 @@ impl Lagg {
 
     /// Lets a port go that has given back what it got.
     fn poll_release(&mut self, place: u32) -> Option<Action> {
-        let port = self.ports.get(place)?;
+        let has_groups = self.groups.has_any(place);
+        let port = self.ports.get_mut(place)?;
         let is_settled = match port.mtu {
             PortMtu::Settled | PortMtu::Refused { .. } => true,
             PortMtu::Setting { .. } => false,
         };
-        if port.is_member() || !is_settled || self.groups.has_any(place) {
+        if port.state != PortState::Leaving || !is_settled || has_groups {
             return None;
         }
-        let id = PortId { place, generation: port.generation };
-        self.ports.remove(place);
-        Some(Action::ReleasePort { port: id })
+        port.state = PortState::Releasing;
+        Some(Action::ReleasePort { port: PortId { place, generation: port.generation } })
     }
 
     fn poll_detached(&mut self) -> Option<Event> {
@@ -487,7 +501,10 @@ impl Lagg {
             self.counters.count(Counter::PortsRemoved);
         }
         match removal {
-            Removal::Orderly => port.state = PortState::Leaving,
+            Removal::Orderly => match port.state {
+                PortState::Member => port.state = PortState::Leaving,
+                PortState::Leaving | PortState::Releasing => return,
+            },
             Removal::Vanished => {
                 self.ports.remove(place);
                 self.groups.forget_port(place);

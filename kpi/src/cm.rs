@@ -12,8 +12,8 @@
 //! [`Connection::reply`].
 //!
 //! What destroys an id ([`Manager::unlisten`], [`Manager::refuse`], [`Connection::close`]) waits
-//! until its last message has left the adapter. An adapter that is stuck makes that long: such calls
-//! belong into a thread on which nothing else waits.
+//! until its last message has left the adapter. An adapter that is stuck makes that long: such
+//! calls belong into a thread on which nothing else waits.
 
 mod event;
 

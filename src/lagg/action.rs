@@ -18,7 +18,8 @@ pub struct OpId {
 pub enum Action {
     /// Send, for every IP address of the lagg, a gratuitous ARP request or an unsolicited neighbour
     /// advertisement with the address that the lagg wears now. The port is the one that carries,
-    /// and its broadcast group is joined. No answer.
+    /// and its broadcast group is joined. If another one carries by now, leave it: that one's
+    /// announcement is to come. No answer.
     Announce {
         /// The port that carries.
         port: PortId,
@@ -54,7 +55,8 @@ pub enum Action {
         /// The port.
         port: PortId,
     },
-    /// Forget a port: it has given back what it got, and its id is not valid any more. No answer.
+    /// Let a port go: it has given back what it got. Its place is free, and its id not valid any
+    /// more, after the answer: [`super::Lagg::handle_port_released`].
     ReleasePort {
         /// The port.
         port: PortId,

@@ -7,7 +7,7 @@ use crate::time::Instant;
 use super::action::{Action, Event};
 use super::counters::Counter;
 use super::port::{Identity, Port, PortId, PortLink};
-use super::{Face, Lagg};
+use super::{Face, Lagg, Lifecycle};
 
 /// Who carries.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,7 +26,8 @@ pub(super) enum Carriage {
 pub(super) enum Announcement {
     /// It was, or there is none.
     Made,
-    /// It is to be, when the stack knows it and the broadcast group is joined on its port.
+    /// It is to be, when the lagg is up, the stack knows the address, and the broadcast group is
+    /// joined on its port.
     Wanted,
 }
 
@@ -174,10 +175,9 @@ impl Lagg {
             self.worn = identity;
             self.counters.count(Counter::AddressChanges);
             face.wear(identity.as_ref());
-            self.announcement = match identity {
-                Some(_) => Announcement::Wanted,
-                None => Announcement::Made,
-            };
+            if identity.is_some() {
+                self.announcement = Announcement::Wanted;
+            }
         }
     }
 
@@ -211,6 +211,7 @@ impl Lagg {
         };
         let port = self.ports.get(place)?;
         let is_ready = self.announcement == Announcement::Wanted
+            && self.lifecycle == Lifecycle::Up
             && self.told.identity == self.worn
             && port.report.link == PortLink::Joined;
         if !is_ready {
@@ -225,6 +226,13 @@ impl Lagg {
     fn enter_carriage(&mut self, carriage: Carriage) {
         self.carriage = carriage;
         self.counters.count(Counter::CarrierChanges);
+        self.announcement = match carriage {
+            // Also if it is the port that carried before its link was lost: an announcement may
+            // have been on its way then.
+            Carriage::Carried { .. } => Announcement::Wanted,
+            Carriage::Stranded { .. } => self.announcement,
+            Carriage::Bare => Announcement::Made,
+        };
     }
 
     /// Who is to carry now.

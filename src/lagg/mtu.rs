@@ -62,7 +62,7 @@ impl Lagg {
         let port = self.ports.get_mut(place)?;
         let wanted = match port.state {
             PortState::Member => target,
-            PortState::Leaving => port.own_mtu,
+            PortState::Leaving | PortState::Releasing => port.own_mtu,
         };
         let is_refused = match port.mtu {
             PortMtu::Settled => false,

@@ -166,8 +166,10 @@ pub(super) struct Port {
 pub(super) enum PortState {
     /// It takes part.
     Member,
-    /// It gives back what it got, and is released then.
+    /// It gives back what it got.
     Leaving,
+    /// It has, and the shell lets it go.
+    Releasing,
 }
 
 /// Whether a port has the MTU that the lagg wants.

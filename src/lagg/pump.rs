@@ -60,11 +60,12 @@ impl Outputs {
         deadline: None,
     };
 
-    /// Takes a batch out. Whether there may be more.
+    /// Takes a batch out. Whether there may be more: there may after every one that was not empty,
+    /// because a port that is released can be the last one, of which an event tells.
     fn drain(&mut self, lagg: &mut Lagg) -> bool {
-        let has_more_events = fill(&mut self.events, || lagg.poll_event());
-        let has_more_actions = fill(&mut self.actions, || lagg.poll_action());
+        fill(&mut self.events, || lagg.poll_event());
+        fill(&mut self.actions, || lagg.poll_action());
         self.deadline = lagg.poll_timeout();
-        has_more_events || has_more_actions
+        self.events.iter().any(Option::is_some) || self.actions.iter().any(Option::is_some)
     }
 }

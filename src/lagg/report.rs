@@ -82,7 +82,7 @@ impl Lagg {
             let id = PortId { place, generation: port.generation };
             let is_carrier = self.carrier() == Some(id);
             let state = match (port.state, port.report.link) {
-                (PortState::Leaving, _) => "leaving",
+                (PortState::Leaving | PortState::Releasing, _) => "leaving",
                 (PortState::Member, _) if is_carrier => "carrying",
                 (PortState::Member, PortLink::Down) => "down",
                 (PortState::Member, PortLink::Up | PortLink::Joined) => "standby",

@@ -109,9 +109,9 @@ impl Interface {
         self.feed(may_sleep, |core, path| core.handle_port_event(now, event, &port, path));
     }
 
-    /// IBA 10.3.1: a datagram that cannot be sent stops the send queue, and what is posted behind it
-    /// is flushed until the queue is started again. Sends are flushed on the way to RESET as well;
-    /// then the adapter finds nothing to start.
+    /// IBA 10.3.1: a datagram that cannot be sent stops the send queue, and what is posted behind
+    /// it is flushed until the queue is started again. Sends are flushed on the way to RESET as
+    /// well; then the adapter finds nothing to start.
     fn restart_sends(&self, may_sleep: &mut MaySleep) {
         if self.hardware.queue_pair.restart_sends(may_sleep).is_ok() {
             let name = self.net.name();
