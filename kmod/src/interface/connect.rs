@@ -18,6 +18,7 @@ use super::queues::{Link, MARKER, Subject};
 use super::shell::Context;
 
 impl Interface {
+    #[inline(never)]
     pub(super) fn execute_connected(&self, action: Action, may_sleep: &mut MaySleep) {
         match action {
             Action::OpenConnection { op, connection, request } => {

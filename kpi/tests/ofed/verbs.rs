@@ -16,6 +16,7 @@ use ipoib_rs::packet::{CompletionStatus, PacketBuf};
 use kpi::client::PortWatcher;
 use kpi::context::Unlocked;
 use kpi::dma::{ReceiveSlot, SendSlot};
+use kpi::errno::Errno;
 use kpi::mbuf::Packet;
 use kpi::verbs::{
     AddressHandle, Armed, Batch, CompletionHandler, CompletionQueue, ConnectedConfig,
