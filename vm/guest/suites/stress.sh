@@ -9,8 +9,8 @@ driver=ipoib_rs
 . /vm/suites/lib/hosts.sh
 # shellcheck source=vm/guest/suites/lib/memory.sh
 . /vm/suites/lib/memory.sh
-# shellcheck source=vm/guest/suites/lib/traffic.sh
-. /vm/suites/lib/traffic.sh
+# shellcheck source=vm/guest/suites/lib/endless.sh
+. /vm/suites/lib/endless.sh
 
 RECOVERY_SECONDS=60
 

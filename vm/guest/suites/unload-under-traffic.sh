@@ -8,8 +8,8 @@ driver=ipoib_rs
 . /vm/suites/lib/hosts.sh
 # shellcheck source=vm/guest/suites/lib/memory.sh
 . /vm/suites/lib/memory.sh
-# shellcheck source=vm/guest/suites/lib/traffic.sh
-. /vm/suites/lib/traffic.sh
+# shellcheck source=vm/guest/suites/lib/endless.sh
+. /vm/suites/lib/endless.sh
 
 # Until what is made once was made.
 WARM_UP_CYCLES=3

@@ -7,8 +7,8 @@
 driver=ipoib_rs
 # shellcheck source=vm/guest/suites/lib/hosts.sh
 . /vm/suites/lib/hosts.sh
-# shellcheck source=vm/guest/suites/lib/traffic.sh
-. /vm/suites/lib/traffic.sh
+# shellcheck source=vm/guest/suites/lib/endless.sh
+. /vm/suites/lib/endless.sh
 
 # Names of our locks and functions.
 OURS='ipoib|softib|kpi|rust_helper|_RN[a-zA-Z]'

@@ -1,81 +1,68 @@
 # shellcheck shell=sh
-# Traffic between the hosts of lib/hosts.sh, which goes on until it is stopped. Sourced by suites.
+# What suites send. A host that is sent to is named by its number and by one of its addresses.
 #
-#   start_traffic  pings of two sizes, TCP and UDP, each from every host to the next
-#   stop_traffic   ends all of it; fails if a program does not end
-#   flows          whether every host is answered by the next
+#   datagram_arrives FROM TO ADDRESS BYTES  one UDP datagram arrives as it was sent
+#   transfers FROM TO ADDRESS BYTES         the same, of so many bytes by TCP
+#   is_told_mtu FROM ADDRESS MTU            a ping that must not be fragmented is told the MTU
+#   flood_udp FROM TO ADDRESS COUNT         so many datagrams of up to 16384 bytes
+#   flood_ping FROM COUNT ARGUMENT...       so many echo requests, as fast as they can be sent
 
-TRAFFIC_TCP=6001
-TRAFFIC_UDP=6002
-
-# HOST: the one behind it.
-next_host() {
-    for next_host_one in ${hosts:?}; do
-        [ "$next_host_one" -le "$1" ] || {
-            echo "$next_host_one"
-            return
-        }
-    done
-    echo 0
+# A port for each transfer: the last one may still be in use.
+traffic_port=9000
+next_port() {
+    traffic_port=$((traffic_port + 1))
 }
 
-# COMMAND...: again and again, whatever comes of it.
-repeat() {
-    while [ -e /tmp/traffic ]; do
-        "$@" >/dev/null 2>&1
-        sleep 0.1
-    done
+is_what_was_sent() {
+    echo "$(wc -c </tmp/sent) bytes were sent, $(wc -c </tmp/arrived) arrived"
+    [ "$(sha256 -q /tmp/sent)" = "$(sha256 -q /tmp/arrived)" ]
 }
 
-serve() {
-    on "$1" nc -l "$TRAFFIC_TCP"
+datagram_arrives() {
+    next_port
+    on "$2" nc -u -l "$3" "$traffic_port" >/tmp/arrived &
+    sleep 1
+    head -c "$4" /dev/random >/tmp/sent
+    on "$1" nc -u -w 1 "$3" "$traffic_port" </tmp/sent
+    sleep 1
+    pkill nc
+    is_what_was_sent
 }
 
-serve_datagrams() {
-    on "$1" nc -u -l "$TRAFFIC_UDP"
+transfers() {
+    next_port
+    on "$2" timeout 60 nc -l "$3" "$traffic_port" >/tmp/arrived &
+    transfers_receiver=$!
+    sleep 1
+    head -c "$4" /dev/random >/tmp/sent
+    on "$1" timeout 60 nc -N "$3" "$traffic_port" </tmp/sent
+    transfers_result=$?
+    # Whoever gave up left the other waiting.
+    [ "$transfers_result" = 0 ] || pkill nc
+    wait "$transfers_receiver"
+    is_what_was_sent
 }
 
-stream() {
-    on "$1" nc -w 2 "$(address "$2")" "$TRAFFIC_TCP" </dev/zero
+is_told_mtu() {
+    on "$1" ping -D -c 2 -i 0.2 -W 1000 -s 12000 "$2" >/tmp/told 2>&1
+    grep -q "frag needed and DF set (MTU $3)" /tmp/told
 }
 
-# More than one datagram holds, so that it is fragmented, or sent by a connection.
-burst() {
-    head -c 8000 /dev/zero | on "$1" nc -u -w 1 "$(address "$2")" "$TRAFFIC_UDP"
+# nc(1) makes a datagram of whatever it reads at once, which is 16384 bytes.
+flood_udp() {
+    next_port
+    on "$2" nc -u -l "$3" "$traffic_port" >/dev/null &
+    sleep 1
+    head -c "$(($4 * 16384))" /dev/zero | on "$1" nc -u -w 1 "$3" "$traffic_port"
+    pkill nc
+    return 0
 }
 
-start_traffic() {
-    touch /tmp/traffic
-    for traffic_from in $hosts; do
-        traffic_to=$(next_host "$traffic_from")
-        repeat serve "$traffic_from" &
-        repeat serve_datagrams "$traffic_from" &
-        repeat stream "$traffic_from" "$traffic_to" &
-        repeat burst "$traffic_from" "$traffic_to" &
-        repeat on "$traffic_from" ping -q -i 0.02 -s 1000 "$(address "$traffic_to")" &
-        repeat on "$traffic_from" ping -q -i 0.2 -s 5000 "$(address "$traffic_to")" &
-        repeat on "$traffic_from" ping -q -i 0.1 "$(address6 "$traffic_to")" &
-    done
-}
-
-no_traffic() {
-    pkill -x nc
-    pkill -x ping
-    ! pgrep -x 'nc|ping' >/dev/null
-}
-
-stop_traffic() {
-    rm -f /tmp/traffic
-    within 10 no_traffic || {
-        ps -axl | awk '/nc|ping/'
-        return 1
-    }
-    wait
-}
-
-flows() {
-    for flows_from in $hosts; do
-        flows_to=$(next_host "$flows_from")
-        on "$flows_from" ping -c 1 -W 500 -q "$(address "$flows_to")" >/dev/null || return 1
-    done
+flood_ping() {
+    flood_from=$1
+    flood_count=$2
+    shift 2
+    on "$flood_from" ping -q -i 0.001 -W 1 -c "$flood_count" "$@" >/tmp/flood 2>&1
+    # 2: there were no answers.
+    [ $? -le 2 ] && grep "^$flood_count packets transmitted" /tmp/flood
 }
