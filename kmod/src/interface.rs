@@ -50,7 +50,7 @@ use kpi::verbs::{
 use kpi::worker::{Waker, Work, Worker};
 
 use crate::children::Children;
-use crate::settings::Settings;
+use crate::settings::{RECEIVE_SEGMENTS_MAX, Settings};
 use crate::sysctl::{self, Admin};
 use close::{Closer, Passes};
 use control::Control;
@@ -293,13 +293,15 @@ impl Interface {
             Role::Child { vlan, pkey, .. } => (Place::Child(vlan), pkey),
         };
         let broadcast = BroadcastGroup::new(Scope::LINK_LOCAL, pkey);
+        // 0 is "not known". What it is when the link comes up is told then.
+        let rate = hardware.port.bits_per_second(may_sleep).unwrap_or(0);
         let net = NetInterface::attach(
             &InterfaceConfig {
                 place,
                 mtu: core.mtu(),
                 address: core.address(),
                 broadcast: LinkAddress::multicast(broadcast.mgid()),
-                bits_per_second: BITS_PER_SECOND,
+                bits_per_second: rate,
             },
             hub.clone(),
             may_sleep,
@@ -365,9 +367,6 @@ impl Interface {
     }
 }
 
-/// What is said of a port whose rate nobody asked for.
-const BITS_PER_SECOND: u64 = 10_000_000_000;
-
 impl Hardware {
     #[inline(never)]
     fn new(
@@ -400,7 +399,8 @@ impl Hardware {
         )?;
         let shared = attributes.shared_receives.and_then(|shared| {
             let receives = limits.shared_receive_queue_len.min(shared.queue_len_max);
-            SharedReceiveQueue::new(&domain, receives, shared.segments_max, may_sleep).ok()
+            let segments = shared.segments_max.min(RECEIVE_SEGMENTS_MAX);
+            SharedReceiveQueue::new(&domain, receives, segments, may_sleep).ok()
         });
         let connected = settings.connected_for(&attributes, shared.is_some());
         let administrator = Administrator::new(port, hub.clone())?;

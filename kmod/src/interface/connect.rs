@@ -13,6 +13,8 @@ use kpi::owned::try_arc;
 use kpi::time;
 use kpi::verbs::{ConnectedConfig, ConnectedQueuePair};
 
+use crate::settings::RECEIVE_SEGMENTS_MAX;
+
 use super::Interface;
 use super::queues::{Link, MARKER, Subject};
 use super::shell::Context;
@@ -145,7 +147,7 @@ impl Interface {
                 sends_max: 1,
                 receives_max: limits.connection_receive_queue_len,
                 send_segments_max: 1,
-                receive_segments_max: kpi::verbs::SEGMENTS_MAX,
+                receive_segments_max: hardware.segments_max.min(RECEIVE_SEGMENTS_MAX),
                 connection,
             },
         };

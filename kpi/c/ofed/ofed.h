@@ -287,6 +287,8 @@ int	rust_helper_ib_device_attributes(struct ib_device *device,
 int	rust_helper_ib_is_infiniband(struct ib_device *device, uint8_t port);
 int	rust_helper_ib_query_port(struct ib_device *device, uint8_t port,
 	    struct kpi_port_attributes *attributes);
+int	rust_helper_ib_query_rate(struct ib_device *device, uint8_t port,
+	    uint64_t *bits_per_second);
 int	rust_helper_ib_query_pkey(struct ib_device *device, uint8_t port,
 	    uint16_t index, uint16_t *pkey);
 int	rust_helper_ib_find_pkey(struct ib_device *device, uint8_t port,

@@ -2,7 +2,7 @@
 # Lock orders: what an idle boot has seen, against what WITNESS has seen after ipoib_rs.ko and
 # softib.ko did all that they can do. The reversals that the kernel prints meanwhile fail a suite
 # anyhow; this one asks for its whole list, in which those of before the suite stand as well.
-# Time: 900 s
+# Time: 1200 s
 
 driver=ipoib_rs
 # shellcheck source=vm/guest/suites/lib/hosts.sh

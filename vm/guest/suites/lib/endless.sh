@@ -36,7 +36,7 @@ serve_datagrams() {
 }
 
 stream() {
-    on "$1" nc -w 2 "$(address "$2")" "$TRAFFIC_TCP" </dev/zero
+    head -c 300000 /dev/zero | on "$1" nc -N -w 2 "$(address "$2")" "$TRAFFIC_TCP"
 }
 
 # More than one datagram holds, so that it is fragmented, or sent by a connection.
@@ -52,7 +52,7 @@ start_traffic() {
         repeat serve_datagrams "$traffic_from" &
         repeat stream "$traffic_from" "$traffic_to" &
         repeat burst "$traffic_from" "$traffic_to" &
-        repeat on "$traffic_from" ping -q -i 0.02 -s 1000 "$(address "$traffic_to")" &
+        repeat on "$traffic_from" ping -q -i 0.05 -s 1000 "$(address "$traffic_to")" &
         repeat on "$traffic_from" ping -q -i 0.2 -s 5000 "$(address "$traffic_to")" &
         repeat on "$traffic_from" ping -q -i 0.1 "$(address6 "$traffic_to")" &
     done
