@@ -280,6 +280,8 @@ impl Attached {
         let tree = sysctl::publish(&factory.tree, &lagg, may_sleep)?;
         let work: Arc<dyn Work> = try_arc(Control::new(Arc::clone(&lagg))?)?;
         let worker = Worker::start(&lagg.waker, c"ipoib lagg", work, may_sleep)?;
+        // It may have been marked up before there was anybody to tell.
+        lagg.net.refresh(may_sleep);
         Ok(Self { lagg, front, tree, worker })
     }
 

@@ -732,13 +732,6 @@ rust_helper_lagg_tell_address(struct kpi_ifnet *lagg)
 }
 
 void
-rust_helper_lagg_set_rate(struct kpi_ifnet *lagg, uint64_t bits_per_second)
-{
-
-	if_setbaudrate(lagg->ifp, bits_per_second);
-}
-
-void
 rust_helper_lagg_set_capabilities(struct kpi_ifnet *lagg, uint64_t supported,
     uint64_t enabled, uint64_t assist)
 {

@@ -81,8 +81,6 @@ void	rust_helper_lagg_stop(void);
 /* The lagg's own interface.  Does not sleep. */
 void	rust_helper_lagg_wear(struct kpi_ifnet *lagg, const uint8_t *address,
 	    const uint8_t *broadcast);
-void	rust_helper_lagg_set_rate(struct kpi_ifnet *lagg,
-	    uint64_t bits_per_second);
 void	rust_helper_lagg_set_capabilities(struct kpi_ifnet *lagg,
 	    uint64_t supported, uint64_t enabled, uint64_t assist);
 /* These may sleep. */

@@ -437,12 +437,6 @@ impl NetInterface {
         unsafe { sys::rust_helper_lagg_set_mtu(self.raw(), mtu as u32) }
     }
 
-    /// Says what the rate is. It does not sleep.
-    pub fn set_rate(&self, bits_per_second: u64) {
-        // SAFETY: the interface exists by its invariant.
-        unsafe { sys::rust_helper_lagg_set_rate(self.raw(), bits_per_second) }
-    }
-
     /// Says what it can do. It does not sleep.
     pub fn set_capabilities(&self, capabilities: Capabilities) {
         let Capabilities { supported, enabled, assist } = capabilities;
