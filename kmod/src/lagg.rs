@@ -5,9 +5,9 @@
 //! | thread | does |
 //! | --- | --- |
 //! | of the network stack | [`front`]: transmit and receive, in the net epoch |
-//! | of the administrator | [`front`]: what can be answered at once; the rest is put on the [`desk`] |
+//! | of the administrator | [`front`]: what can be answered at once; the rest goes to the [`desk`] |
 //! | of interfaces that change or go | [`front`]: signals, and for one that goes, the [`desk`] |
-//! | `lagg` of each lagg | [`control`]: looks at ports, does what the machine wants, tells the stack |
+//! | `lagg` of each lagg | [`control`]: looks at ports, does what is to be done, tells the stack |
 //!
 //! The machine and the table of ports are behind one mutex, under which nothing is called but
 //! [`kpi::ifnet::NetInterface::wear`]. So no lock of a lagg is held while anything goes down to a

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# Failover under pings, 1000 of them a second: how long it takes from the loss of a link to the first
-# answer by the other port, for a lagg of ours and for one of if_lagg, over the same ports, in the
-# same boot.
+# Failover under pings, 1000 of them a second: how long it takes from the loss of a link to the
+# first answer by the other port, for a lagg of ours and for one of if_lagg, over the same ports, in
+# the same boot.
 # Time: 600 s
 
 # shellcheck source=vm/guest/suites/lib/hosts.sh
@@ -68,7 +68,8 @@ trials() {
     median=$(awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }' /tmp/sorted)
     maximum=$(tail -n 1 /tmp/sorted)
     minimum=$(head -n 1 /tmp/sorted)
-    note "$1: $TRIALS trials, median $median ms, maximum $maximum ms:" $(cat /tmp/sorted)
+    note "$1: $TRIALS trials, median $median ms, maximum $maximum ms, all:" \
+        "$(tr '\n' ' ' </tmp/sorted)"
 }
 
 at_most() {

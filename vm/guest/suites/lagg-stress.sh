@@ -1,6 +1,7 @@
 # shellcheck shell=sh
-# What FreeBSD's own tests of lagg(4) do to it, with InfiniBand: status, creation, destruction, up and
-# down, links, all against each other, with tcpdump(1) opening and closing the lagg all the time.
+# What FreeBSD's own tests of lagg(4) do to it, with InfiniBand: status, creation, destruction, up
+# and down, links, all against each other, with tcpdump(1) opening and closing the lagg all the
+# time.
 # "kenv vm.seconds" is how long each of them goes on: 60 in a full run, 8 without.
 # Time: 900 s
 
@@ -99,7 +100,7 @@ jail -r b
 $LAGGCTL set hw.softib.0.1.link 1 >/dev/null
 $LAGGCTL set hw.softib.1.1.link 1 >/dev/null
 
-# A lagg of another vnet when the module goes, in three ways: made there, lent to it, its ports there.
+# Laggs of other vnets when the module goes: one that was made there, and one that is lent.
 make_jail made ib1
 make_jail lent
 jexec made ifconfig lagg7 create laggtype infiniband

@@ -146,7 +146,8 @@ expect "an Ethernet lagg is if_lagg's" ifconfig lagg0 create
 errno "a port of ours in a stock lagg" $EPROTONOSUPPORT add lagg0 ib0
 ifconfig lagg0 destroy
 expect "an InfiniBand lagg of if_lagg" ifconfig lagg0 create laggtype infiniband
-expect "with ports of ours" ifconfig lagg0 laggproto failover laggport ib1 laggport ib3 1.1.1.2/24 up
+expect "with ports of ours" ifconfig lagg0 laggproto failover \
+    laggport ib1 laggport ib3 1.1.1.2/24 up
 expect "they show as they should" within 10 shows lagg0 'laggport: ib1 flags=5<MASTER,ACTIVE>'
 errno "a port of a stock lagg in ours" $EBUSY add iblagg0 ib1
 make_jail b

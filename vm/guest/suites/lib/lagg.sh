@@ -1,12 +1,12 @@
 # shellcheck shell=sh
 # Laggs on the software fabric. Sourced by suites, after hosts.sh.
 #
-#   load MODULE...       loads softib and others, as hosts.sh names them; ends the suite if one does not
-#   peer HOST            makes a jail with one interface and an address of the laggs' network
-#   pair HOST PORT PORT  makes a jail with two interfaces
-#   lagg_of HOST NAME PORT PORT  makes a lagg in a jail, with an address, and up
-#   is_active LAGG PORT  whether a port carries, on the host "lagg_host", or here without one
-#   errno NAME NUMBER COMMAND...  a check that laggctl says this errno
+#   load MODULE...          loads softib and others; ends the suite if one does not load
+#   make_jail NAME INTERFACE...  makes a vnet jail with these interfaces
+#   peer NAME INTERFACE ADDRESS  the same, with one interface that has an address
+#   lagg_of NAME LAGG ADDRESS PORT...  makes a lagg in a jail, with an address, and up
+#   is_active LAGG PORT     whether a port carries, on the host "lagg_host", or here without one
+#   errno NAME NUMBER WORD...  a check that laggctl says this errno
 
 LAGGCTL=/vm/laggctl
 
