@@ -339,6 +339,7 @@ rust_helper_if_detach(struct kpi_ifnet *interface)
 {
 
 	if (interface->port != NULL) {
+		kpi_lagg_port_departs(interface);
 		kpi_vlan_abandon(interface);
 		return;
 	}

@@ -114,18 +114,33 @@ kpi_lagg_hold(if_t ifp, uint64_t *cookie)
 }
 
 static void
-kpi_lagg_departed(void *argument __unused, if_t ifp)
+kpi_lagg_depart(if_t ifp)
 {
 	struct kpi_ifnet *lagg;
 	uint64_t cookie;
 
-	if ((if_getflags(ifp) & IFF_RENAMING) != 0)
-		return;
 	lagg = kpi_lagg_hold(ifp, &cookie);
 	if (lagg == NULL)
 		return;
 	lagg->lagg->port_departs(lagg->driver, cookie);
 	kpi_if_release(lagg);
+}
+
+static void
+kpi_lagg_departed(void *argument __unused, if_t ifp)
+{
+
+	if ((if_getflags(ifp) & IFF_RENAMING) == 0)
+		kpi_lagg_depart(ifp);
+}
+
+/* A child may go without its interface. */
+void
+kpi_lagg_port_departs(struct kpi_ifnet *interface)
+{
+
+	if (interface->lagg_port != NULL)
+		kpi_lagg_depart(interface->ifp);
 }
 
 static void
@@ -392,9 +407,10 @@ kpi_lagg_port_check(struct kpi_ifnet *lagg, if_t ifp, struct kpi_ifnet *own)
 	/* Of an if_lagg(4). */
 	if (ifp->if_lagg != NULL)
 		return (EBUSY);
-	if (ifp->if_type != IFT_INFINIBAND)
-		return (EPROTONOSUPPORT);
-	if (own == NULL && !kpi_lagg_is_alone)
+	/* A child of ours is an interface of vlan(4). */
+	if (own != NULL)
+		return (0);
+	if (ifp->if_type != IFT_INFINIBAND || !kpi_lagg_is_alone)
 		return (EPROTONOSUPPORT);
 	return (0);
 }
@@ -413,7 +429,9 @@ kpi_lagg_port_take(struct kpi_lagg_port *port)
 		    (uintptr_t)port);
 	else
 		ifp->if_lagg = port;
-	ifp->if_type = IFT_INFINIBANDLAG;
+	/* By which its structure is found. */
+	if (ifp->if_type != IFT_L2VLAN)
+		ifp->if_type = IFT_INFINIBANDLAG;
 	ifp->if_ioctl = kpi_lagg_port_ioctl;
 	ifp->if_output = kpi_lagg_port_output;
 }

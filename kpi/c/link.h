@@ -98,6 +98,7 @@ int	kpi_lagg_control(struct kpi_ifnet *lagg, u_long command,
 	    caddr_t data);
 void	kpi_lagg_receive(struct kpi_lagg_port *port, struct mbuf *m,
 	    const struct kpi_link_header *header);
+void	kpi_lagg_port_departs(struct kpi_ifnet *interface);
 void	kpi_lagg_port_changed(struct kpi_ifnet *interface);
 bool	kpi_lagg_port_moved(struct kpi_ifnet *interface);
 
