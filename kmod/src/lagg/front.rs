@@ -88,7 +88,8 @@ impl Driver for Front {
         let VlanTag(tag) = vlan.tag();
         self.lagg.with(|lagg| {
             let name = lagg.net.name();
-            let text = format_args!("{name}: P_Key {tag:#06x}: make it on the ports, and a lagg of these");
+            let text =
+                format_args!("{name}: P_Key {tag:#06x}: make it on the ports, and a lagg of these");
             log::line(Level::Error, text);
         });
     }
