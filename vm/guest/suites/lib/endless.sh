@@ -83,10 +83,8 @@ flows() {
 
 # A connection to a host that is gone keeps its jail as long as TCP repeats what it sent.
 forget_sockets() {
-    sysctl -q net.inet.tcp.msl=200 net.inet.tcp.retries=2 net.inet.tcp.finwait2_timeout=1000 \
-        >/dev/null 2>&1
     for forget_host in $hosts; do
-        on "$forget_host" sysctl -q net.inet.tcp.retries=2 >/dev/null 2>&1
+        on "$forget_host" sysctl -q net.inet.tcp.msl=200 net.inet.tcp.retries=2 >/dev/null 2>&1
     done
 }
 
