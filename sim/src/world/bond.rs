@@ -328,6 +328,18 @@ impl World {
         });
     }
 
+    /// The list of groups that a lagg joined on its port, again.
+    pub(super) fn offer_port_groups(&mut self, station: usize) {
+        let Some(bond) = self.bond_of(station) else {
+            return;
+        };
+        let Some(port) = self.bonds[bond].port_of(station) else {
+            return;
+        };
+        let groups: Vec<LinkAddress> = port.groups.iter().copied().collect();
+        self.with_station(station, |station, ground| station.set_groups(ground, &groups));
+    }
+
     fn report_on(&self, station: usize) -> Option<PortReport> {
         let interface = &self.stations[station].attached.as_ref()?.interface;
         let nobody =

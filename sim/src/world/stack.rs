@@ -517,6 +517,7 @@ impl World {
     fn offer_groups(&mut self) {
         for station in 0..self.stations.len() {
             self.offer_groups_of(station);
+            self.offer_port_groups(station);
         }
     }
 
