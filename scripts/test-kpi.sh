@@ -45,8 +45,8 @@ step "Rust: $("$CARGO" --version)"
 KMOD_FLAGS=$out/flags
 RUSTC_BOOTSTRAP=1
 export KMOD_FLAGS RUSTC_BOOTSTRAP
-set -- test --manifest-path "$REPO/Cargo.toml" --locked --package kpi --target "$HOST" \
-    --no-fail-fast
+set -- test --manifest-path "$REPO/Cargo.toml" --locked --package kpi --package kmod \
+    --target "$HOST" --no-fail-fast
 RUSTFLAGS=$flags "$CARGO" "$@" --target-dir "$out/cargo" --lib --tests
 # rustdoc does not know the options of the compiler.
 "$CARGO" "$@" --target-dir "$out/cargo-doc" --doc

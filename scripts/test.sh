@@ -218,10 +218,9 @@ run_kernel_checks() {
     [ "$code" -ne 0 ] || sed 's/^/         /' "$log"
     tests "tests of the kernel's wrappers on a fake kernel" scripts/test-kpi.sh
     if "$CARGO" clippy --version >/dev/null 2>&1; then
-        # Modules have no unwinding, and a host would want it.
-        check "clippy without a warning, crates for the kernel" env CARGO_PROFILE_DEV_PANIC=abort \
+        check "clippy without a warning, crates for the kernel" env RUSTC_BOOTSTRAP=1 \
             KMOD_FLAGS="$REPO/target/kmod/flags" "$CARGO" clippy --locked --package sys-bindings \
-            --package kpi --package fake-kernel --package kmod -- -D warnings
+            --package kpi --package fake-kernel --package kmod --all-targets -- -D warnings
     else
         skip "clippy without a warning, crates for the kernel" "needs clippy"
     fi

@@ -10,7 +10,6 @@ use crate::errno::Errno;
 /// # Errors
 ///
 /// No memory.
-#[cfg(target_os = "none")]
 pub fn try_box<T>(value: T) -> Result<Box<T>, Errno> {
     Box::try_new(value).map_err(|_| Errno::ENOMEM)
 }
@@ -20,27 +19,6 @@ pub fn try_box<T>(value: T) -> Result<Box<T>, Errno> {
 /// # Errors
 ///
 /// No memory.
-#[cfg(target_os = "none")]
 pub fn try_arc<T>(value: T) -> Result<Arc<T>, Errno> {
     Arc::try_new(value).map_err(|_| Errno::ENOMEM)
-}
-
-/// A box. On a host there is always memory.
-///
-/// # Errors
-///
-/// None.
-#[cfg(not(target_os = "none"))]
-pub fn try_box<T>(value: T) -> Result<Box<T>, Errno> {
-    Ok(Box::new(value))
-}
-
-/// A counted object. On a host there is always memory.
-///
-/// # Errors
-///
-/// None.
-#[cfg(not(target_os = "none"))]
-pub fn try_arc<T>(value: T) -> Result<Arc<T>, Errno> {
-    Ok(Arc::new(value))
 }
