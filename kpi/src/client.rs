@@ -378,7 +378,15 @@ unsafe extern "C" fn device_added(client: *mut c_void, device: *mut sys::ib_devi
     // SAFETY: the stack calls from a thread, with an sx lock held only.
     let mut may_sleep = unsafe { MaySleep::assume() };
     // SAFETY: `device` exists until `device_removed` returned.
-    let Some(device) = (unsafe { Device::adopt(device) }) else { return null_mut() };
+    let device = match unsafe { Device::adopt(device) } {
+        Ok(device) => device,
+        // It is of another network.
+        Err(Errno::EOPNOTSUPP) => return null_mut(),
+        Err(error) => {
+            log::line(Level::Error, format_args!("an adapter cannot be used: {error:?}"));
+            return null_mut();
+        }
+    };
     registered.client.device_added(&device, &mut may_sleep);
     Arc::into_raw(device.inner).cast_mut().cast()
 }
@@ -424,13 +432,13 @@ impl Device {
     /// # Safety
     ///
     /// `device` exists until the stack was told that it may go.
-    unsafe fn adopt(device: *mut sys::ib_device) -> Option<Self> {
-        let device = NonNull::new(device)?;
+    unsafe fn adopt(device: *mut sys::ib_device) -> Result<Self, Errno> {
+        let device = NonNull::new(device).ok_or(Errno::EINVAL)?;
         let mut raw = MaybeUninit::uninit();
         // SAFETY: the device exists, and the thread may sleep.
         let error =
             unsafe { sys::rust_helper_ib_device_attributes(device.as_ptr(), raw.as_mut_ptr()) };
-        Errno::result(error).ok()?;
+        Errno::result(error)?;
         // SAFETY: without an error, it is filled in.
         let raw: sys::kpi_device_attributes = unsafe { raw.assume_init() };
         let has = |flag: u32| raw.flags & flag != 0;
@@ -450,7 +458,7 @@ impl Device {
         };
         // INVARIANT: `wait_until_unused` keeps the device until this is gone.
         let inner = Inner { device, attributes, ports: (raw.first_port, raw.last_port) };
-        Some(Self { inner: try_arc(inner).ok()? })
+        Ok(Self { inner: try_arc(inner)? })
     }
 
     /// Returns when this is the last that holds the device.

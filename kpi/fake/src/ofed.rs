@@ -116,7 +116,8 @@ pub struct Port {
 }
 
 impl Port {
-    fn new(number: u8) -> Self {
+    /// The port with a number, as an HCA has it.
+    pub fn new(number: u8) -> Self {
         let mut gid = [0; 16];
         gid[..2].copy_from_slice(&[0xfe, 0x80]);
         gid[15] = number;
@@ -159,7 +160,8 @@ impl Stack {
     }
 
     /// From now on, at each [`step`], sends succeed, the subnet administrator knows all paths and
-    /// groups, and peers accept connections.
+    /// groups, and peers accept connections; or no longer, and who waits for one of them is told
+    /// after a while that it does not answer.
     pub fn be_automatic(&self, is_automatic: bool) {
         lock().is_automatic = is_automatic;
     }
@@ -206,6 +208,22 @@ impl Stack {
     /// A packet arrives for a queue pair: of a datagram, the first 40 bytes are a GRH.
     pub fn receive(&self, qpn: u32, bytes: &[u8]) {
         verbs::complete_receive(qpn, kpi_status::KPI_STATUS_SUCCESS, Arrived::Bytes(bytes));
+    }
+
+    /// As [`Stack::receive`], but only if there is a receive for it; 0 is the first datagram queue
+    /// pair.
+    pub fn receive_if_posted(&self, qpn: u32, bytes: &[u8]) {
+        let shared = self.shared_receives();
+        let is_it = |pair: &&QueuePair| match qpn {
+            0 => !pair.is_connected,
+            qpn => pair.qpn == qpn,
+        };
+        if let Some(pair) = self.queue_pairs().iter().find(is_it) {
+            let posted = if pair.shares_receives { shared } else { pair.receives };
+            if posted > 0 {
+                self.receive(pair.qpn, bytes);
+            }
+        }
     }
 
     /// A queue pair has an event.
@@ -295,19 +313,19 @@ impl Stack {
     }
 }
 
-/// Adapters do what takes them a while; and more, after [`Stack::be_automatic`].
-pub fn step() {
-    verbs::step();
-    if !lock().is_automatic {
-        return;
-    }
+/// Adapters, the subnet administrator and peers do what takes them a while; and more, after
+/// [`Stack::be_automatic`]. Whether there was anything to do.
+pub fn step() -> bool {
+    let mut has_done = verbs::step();
+    let is_automatic = lock().is_automatic;
     for QueuePair { qpn, sends, state, .. } in verbs::queue_pairs() {
-        if state == kpi_qp_state::KPI_QPS_RTS {
+        if is_automatic && state == kpi_qp_state::KPI_QPS_RTS {
+            has_done |= sends > 0;
             (0..sends).for_each(|_| verbs::complete_send(qpn, kpi_status::KPI_STATUS_SUCCESS));
         }
     }
-    sa::answer_all();
-    cm::accept_all();
+    has_done |= sa::answer_all(!is_automatic);
+    has_done | cm::accept_all(!is_automatic)
 }
 
 /// Whether an adapter may read or write at an address.

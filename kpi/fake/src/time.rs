@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use sys_bindings as sys;
 
-use crate::{check, ofed, sync, worker};
+use crate::{check, log, memory, ofed, sync, worker};
 
 static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
 static BY_HAND: AtomicI64 = AtomicI64::new(1 << 32);
@@ -41,8 +41,10 @@ pub(crate) fn uptime() -> i64 {
 
 /// A thread sleeps; others run meanwhile.
 pub(crate) fn pause(span: Duration) {
+    let _inside = memory::inside();
     let pauses = PAUSES.fetch_add(1, Ordering::Relaxed);
-    check!(pauses < PAUSES_MAX, "something is waited for that does not come");
+    let is_forever = pauses >= PAUSES_MAX;
+    check!(!is_forever, "something is waited for that does not come: {:?}", log::take_lines());
     if worker::are_by_hand() {
         advance(span);
         ofed::step();

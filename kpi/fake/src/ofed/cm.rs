@@ -7,10 +7,15 @@ use sys_bindings as sys;
 use super::tables::{Locked, key, lock, pointer};
 use super::verbs::rust_helper_ib_modify_qp;
 use super::{Fault, Message};
+use crate::time::uptime;
 use crate::{check, sync, trace};
+
+/// How long a peer is waited for that says nothing.
+const PATIENCE: i64 = 4 << 32;
 
 pub(super) struct CmId {
     device: usize,
+    sent_at: i64,
     pub(super) id: u64,
     /// What it listens for.
     pub(super) service: Option<u64>,
@@ -76,32 +81,45 @@ pub(super) fn event(number: usize, type_: u32, reason: u32) {
     }
 }
 
-/// Peers accept what they are asked.
-pub(super) fn accept_all() {
+/// Peers accept what they are asked; or, if they are silent, what they were asked long ago is given
+/// up. Whether they were asked.
+pub(super) fn accept_all(are_silent: bool) -> bool {
     let asking: Vec<usize> = {
-        let mut tables = lock();
-        let keys = tables.id_keys.clone();
-        let is_asking = |(_, at): &(usize, usize)| {
-            tables.ids.has(*at) && {
-                let id = tables.ids.get(*at);
-                let is_asking = id.message == Message::Request;
-                if is_asking {
-                    id.message = Message::None;
-                }
-                is_asking
-            }
+        let tables = lock();
+        let waits = |key: usize| {
+            let mut ids = tables.ids.iter().filter(|(other, _)| *other == key);
+            ids.any(|(_, id)| match id.message {
+                Message::Request => !are_silent || uptime() - id.sent_at >= PATIENCE,
+                Message::Reply => are_silent && uptime() - id.sent_at >= PATIENCE,
+                Message::None
+                | Message::ReadyToUse
+                | Message::Reject
+                | Message::DisconnectReply => false,
+            })
         };
-        keys.into_iter().enumerate().filter(is_asking).map(|(number, _)| number).collect()
+        let keys = tables.id_keys.iter().enumerate().filter(|(_, key)| waits(**key));
+        keys.map(|(number, _)| number).collect()
     };
-    for number in asking {
-        event(number, sys::kpi_cm_event_type::KPI_CM_REPLIED, 0);
+    for number in &asking {
+        let mut tables = lock();
+        let at = tables.id_keys[*number];
+        if tables.ids.has(at) {
+            tables.ids.get(at).message = Message::None;
+            drop(tables);
+            let kind = match are_silent {
+                true => sys::kpi_cm_event_type::KPI_CM_TIMED_OUT,
+                false => sys::kpi_cm_event_type::KPI_CM_REPLIED,
+            };
+            event(*number, kind, 0);
+        }
     }
+    !asking.is_empty()
 }
 
 fn make(tables: &mut Locked, device: usize, id: u64) -> usize {
     tables.devices.hold(device);
     let made = tables.key();
-    let at = CmId { device, id, service: None, message: Message::None, reason: 0 };
+    let at = CmId { device, sent_at: 0, id, service: None, message: Message::None, reason: 0 };
     tables.ids.insert(made, at);
     tables.id_keys.push(made);
     made
@@ -159,7 +177,8 @@ fn send(cm_id: *mut sys::ib_cm_id, message: Message) -> c_int {
     if tables.fails(Fault::Send) {
         return sys::EINVAL.cast_signed();
     }
-    tables.ids.get(key(cm_id)).message = message;
+    let at = tables.ids.get(key(cm_id));
+    (at.message, at.sent_at) = (message, uptime());
     0
 }
 

@@ -6,10 +6,15 @@ use sys_bindings as sys;
 
 use super::Fault;
 use super::tables::{Locked, key, lock, pointer};
+use crate::time::uptime;
 use crate::{check, sync, trace};
+
+/// How long a subnet administrator is waited for that says nothing.
+const PATIENCE: i64 = 3 << 32;
 
 pub(super) struct Question {
     device: usize,
+    asked_at: i64,
     id: u64,
     /// Unless it is what the subnet administrator can do.
     path: Option<sys::kpi_path>,
@@ -19,6 +24,7 @@ pub(super) struct Question {
 
 pub(super) struct Membership {
     device: usize,
+    asked_at: i64,
     id: u64,
     group: sys::kpi_group,
     is_answered: bool,
@@ -68,26 +74,30 @@ pub(super) fn answer_join(join: usize, error: c_int) {
     }
 }
 
-/// Answers all that is not answered, and joins all that want to.
-pub(super) fn answer_all() {
+/// Answers all that is not answered, and joins all that want to; or, if the subnet administrator is
+/// silent, what it was asked long ago. Whether there was any.
+pub(super) fn answer_all(is_silent: bool) -> bool {
+    let is_late = |asked_at| !is_silent || uptime() - asked_at >= PATIENCE;
     let (questions, joins) = {
-        let mut tables = lock();
-        let is_open = |asked: &Question| !asked.is_answered;
+        let tables = lock();
+        let is_open = |asked: &Question| {
+            !asked.is_answered && (asked.is_cancelled || is_late(asked.asked_at))
+        };
         let open = tables.questions.iter().enumerate().filter(|(_, asked)| is_open(asked));
         let questions: Vec<(usize, bool)> =
             open.map(|(number, asked)| (number, asked.is_cancelled)).collect();
-        let joins: Vec<usize> = tables.joins.clone();
-        let wants =
-            |(_, key): &(usize, usize)| tables.memberships.has(*key) && {
-                !tables.memberships.get(*key).is_answered
-            };
-        let joins: Vec<usize> =
-            joins.into_iter().enumerate().filter(wants).map(|(number, _)| number).collect();
-        (questions, joins)
+        let waits = |key: usize| {
+            let mut memberships = tables.memberships.iter().filter(|(other, _)| *other == key);
+            memberships.any(|(_, at)| !at.is_answered && is_late(at.asked_at))
+        };
+        let joins = tables.joins.iter().enumerate().filter(|(_, key)| waits(**key));
+        (questions, joins.map(|(number, _)| number).collect::<Vec<usize>>())
     };
+    let has_any = !questions.is_empty() || !joins.is_empty();
+    let error = if is_silent { sys::ETIMEDOUT.cast_signed() } else { 0 };
     for (question, is_cancelled) in questions {
         // What was cancelled comes back late, and says so.
-        answer(question, if is_cancelled { sys::EINTR.cast_signed() } else { 0 }, 0);
+        answer(question, if is_cancelled { sys::EINTR.cast_signed() } else { error }, 0);
     }
     for join in joins {
         // An answer before may have had it left.
@@ -96,9 +106,10 @@ pub(super) fn answer_all() {
             tables.memberships.has(tables.joins[join])
         };
         if is_there {
-            answer_join(join, 0);
+            answer_join(join, error);
         }
     }
+    has_any
 }
 
 /// What is not answered, of a device or of all, comes back.
@@ -133,7 +144,14 @@ fn ask(
     }
     let number = tables.questions.len();
     let device = key(device);
-    tables.questions.push(Question { device, id, path, is_cancelled: false, is_answered: false });
+    tables.questions.push(Question {
+        device,
+        asked_at: uptime(),
+        id,
+        path,
+        is_cancelled: false,
+        is_answered: false,
+    });
     // SAFETY: as kpi/c says: places for both.
     unsafe {
         query_id.write(c_int::try_from(number).expect("few questions"));
@@ -197,7 +215,8 @@ unsafe extern "C" fn rust_helper_sa_join(
     let made = tables.key();
     // SAFETY: as kpi/c says.
     let group = unsafe { group.read() };
-    tables.memberships.insert(made, Membership { device, id, group, is_answered: false });
+    let asked_at = uptime();
+    tables.memberships.insert(made, Membership { device, asked_at, id, group, is_answered: false });
     tables.joins.push(made);
     // SAFETY: as kpi/c says: a place for a pointer.
     unsafe { membership.write(pointer(made)) };

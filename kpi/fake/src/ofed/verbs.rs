@@ -229,13 +229,14 @@ pub(super) fn event(qpn: u32, event: u32) {
     raise(tables, key, event);
 }
 
-/// Adapters do what takes them a while.
-pub(super) fn step() {
-    tell_late();
+/// Adapters do what takes them a while. Whether there was anything.
+pub(super) fn step() -> bool {
+    let mut has_done = tell_late();
     loop {
         let mut tables = lock();
-        let Some(pair) = tables.drained.pop() else { return };
+        let Some(pair) = tables.drained.pop() else { return has_done };
         if tables.pairs.has(pair) {
+            has_done = true;
             raise(tables, pair, sys::kpi_qp_event::KPI_QP_LAST_WQE);
         }
     }
@@ -725,11 +726,12 @@ unsafe extern "C" fn rust_helper_ib_post_srq_receive(
     0
 }
 
-/// Handlers of completion queues that are to be told.
-fn tell_late() {
+/// Handlers of completion queues that are to be told. Whether there was one.
+fn tell_late() -> bool {
+    let mut has_told = false;
     loop {
         let mut tables = lock();
-        let Some(queue) = tables.to_tell.pop() else { return };
+        let Some(queue) = tables.to_tell.pop() else { return has_told };
         if !tables.queues.has(queue) {
             continue;
         }
@@ -740,6 +742,7 @@ fn tell_late() {
         let handler = at.context;
         let completed = tables.callbacks.and_then(|callbacks| callbacks.completed);
         let completed = completed.expect("it is set");
+        has_told = true;
         // SAFETY: the context is that of a completion queue that is not destroyed meanwhile.
         let call = || unsafe { completed(handler.0) };
         drop(tables.call(queue, || sync::call_atomic(call)));
