@@ -21,6 +21,8 @@ macro_rules! counted {
     };
 }
 
+pub(crate) use counted;
+
 counted! {
     /// Why a packet ended without being sent or delivered.
     DropReason {

@@ -23,6 +23,7 @@ mod group;
 mod handle;
 pub mod ib;
 pub mod interface;
+pub mod lagg;
 pub mod limits;
 pub mod packet;
 mod path;

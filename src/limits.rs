@@ -132,6 +132,23 @@ impl Limits {
     }
 }
 
+/// The sizes of a lagg's tables.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LaggLimits {
+    /// Ports.
+    pub ports_max: u32,
+    /// Multicast groups, the broadcast group not included.
+    pub groups_max: u32,
+}
+
+impl LaggLimits {
+    /// What a lagg of a host gets.
+    pub const DEFAULT: Self = Self { ports_max: 8, groups_max: 256 };
+
+    /// Small enough that a test fills every table.
+    pub const SMALL: Self = Self { ports_max: 3, groups_max: 4 };
+}
+
 /// The largest value of a limit: sums and products of a few of them stay within 32 bits.
 pub const LIMIT_MAX: u32 = 1 << 24;
 /// The largest MTU in connected mode: 64 KiB less 16 bytes, so that it fits an IP packet's length
@@ -172,6 +189,13 @@ pub const LEAVE_TRIES_MAX: u8 = 4;
 pub const RECEIVE_REFILL: Duration = Duration::from_millis(20);
 /// Tries at a send-only group before its packets are dropped.
 pub const SEND_ONLY_TRIES_MAX: u8 = 2;
+/// How long a port has to have its link before a port that carries makes way for it, unless the
+/// administrator says otherwise.
+pub const LAGG_HOLD_DOWN: Duration = Duration::from_millis(500);
+/// How often a lagg looks at its ports, unless the administrator says otherwise.
+pub const LAGG_UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+/// The MTU of a lagg without ports, as of any new interface of FreeBSD.
+pub const LAGG_MTU_IDLE: usize = 1500;
 
 // A datagram of 65507 bytes, in fragments for the smallest fabric that IPoIB is used on, waits
 // whole.

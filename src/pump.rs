@@ -11,7 +11,7 @@ use crate::packet::{DataPath, PacketBuf};
 use crate::time::Instant;
 
 /// Actions that are taken out in one go, before the lock is dropped to execute them.
-const BATCH_LEN: usize = 8;
+pub(crate) const BATCH_LEN: usize = 8;
 
 /// What surrounds an interface: enough to feed it.
 pub trait Shell {
@@ -114,7 +114,7 @@ impl Outputs {
 }
 
 /// Fills places in order until there is no more to put there. Whether all were filled.
-fn fill<T>(places: &mut [Option<T>], mut poll: impl FnMut() -> Option<T>) -> bool {
+pub(crate) fn fill<T>(places: &mut [Option<T>], mut poll: impl FnMut() -> Option<T>) -> bool {
     places.iter_mut().all(|place| {
         *place = poll();
         place.is_some()

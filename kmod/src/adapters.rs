@@ -10,7 +10,7 @@ use kpi::log::{self, Level};
 use kpi::sync::{self, Mutex};
 use kpi::sysctl::Tree;
 
-use crate::interface::Attached;
+use crate::interface::{Attached, Role};
 use crate::settings::{Settings, name_of};
 
 /// The mutex of the list of interfaces.
@@ -67,7 +67,8 @@ impl Adapters {
     fn attach(&self, device: &Device, may_sleep: &mut MaySleep) -> Result<(), Errno> {
         for port in device.ports() {
             let unit = self.reserve(device, may_sleep)?;
-            let made = Attached::new(&port, unit, (&self.settings, &self.tree), may_sleep);
+            let role = Role::Port { unit };
+            let made = Attached::new(&port, role, (&self.settings, &self.tree), may_sleep);
             let (name, number) = (device.name(), port.number());
             match &made {
                 Ok(attached) => {

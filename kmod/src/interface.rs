@@ -24,8 +24,9 @@ mod signals;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
+use ipoib_rs::ib::Pkey;
 use ipoib_rs::interface::{AttachError, Config, ConnectedSupport, Interface as Core};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::wire::{BroadcastGroup, LinkAddress, Scope};
@@ -33,7 +34,7 @@ use kpi::client::{PartitionChoice, Port, PortWatch};
 use kpi::cm::Manager;
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
-use kpi::ifnet::{InterfaceConfig, NetInterface};
+use kpi::ifnet::{InterfaceConfig, NetInterface, Place, Vlan};
 use kpi::log::{self, Level};
 use kpi::mbuf::Packet;
 use kpi::owned::{try_arc, try_box};
@@ -46,6 +47,7 @@ use kpi::verbs::{
 };
 use kpi::worker::{Waker, Work, Worker};
 
+use crate::children::Children;
 use crate::settings::Settings;
 use crate::sysctl::{self, Admin};
 use control::Control;
@@ -76,6 +78,9 @@ pub(crate) struct Interface {
     subnet_prefix: AtomicU64,
     /// The MTU that the stack was told last.
     told_mtu: AtomicUsize,
+    /// Whether address options of neighbour discovery are as RFC 4391 9.3 has them on the fabric,
+    /// and as the stack has them here.
+    normalizes_nd: AtomicBool,
 }
 
 /// What the mutex protects.
@@ -116,25 +121,47 @@ pub(crate) struct Attached {
     watch: PortWatch,
 }
 
+/// Which interface of a port it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Role<'a> {
+    /// That of the port, with this number.
+    Port { unit: u32 },
+    /// One of an interface of vlan(4), in a partition of its own. The number is that of the port's.
+    Child { vlan: &'a Vlan, pkey: Pkey, parent: u32 },
+}
+
+impl Role<'_> {
+    const fn partition(self) -> PartitionChoice {
+        match self {
+            Self::Port { .. } => PartitionChoice::Port,
+            Self::Child { pkey, .. } => PartitionChoice::Child(pkey),
+        }
+    }
+}
+
 impl Attached {
-    /// Makes the interface of a port, administratively down.
+    /// Makes an interface of a port, administratively down.
     ///
     /// # Errors
     ///
     /// What the adapter or the stack says.
     pub(crate) fn new(
         port: &Port,
-        unit: u32,
+        role: Role<'_>,
         (settings, parent): (&Settings, &Arc<Tree>),
         may_sleep: &mut MaySleep,
     ) -> Result<Self, Errno> {
-        let hub = try_arc(Hub::new())?;
+        let children = match role {
+            Role::Port { unit } => Some(Children::new(port, unit, (settings, parent))?),
+            Role::Child { .. } => None,
+        };
+        let hub = try_arc(Hub::new(children))?;
         let wakers = [Waker::new()?, Waker::new()?];
-        let hardware = Hardware::new(port, settings, &hub, may_sleep)?;
-        let interface = Interface::new(hardware, unit, settings, (&hub, &wakers), may_sleep)?;
+        let hardware = Hardware::new((port, role), settings, &hub, may_sleep)?;
+        let interface = Interface::new(hardware, role, settings, (&hub, &wakers), may_sleep)?;
         let interface = try_arc(interface)?;
         hub.connect(&interface, may_sleep);
-        let started = Self::start(&interface, &hub, parent, may_sleep);
+        let started = Self::start(&interface, &hub, (parent, role), may_sleep);
         if started.is_err() {
             interface.net.detach(may_sleep);
             hub.disconnect(may_sleep);
@@ -148,7 +175,7 @@ impl Attached {
     fn start(
         interface: &Arc<Interface>,
         hub: &Arc<Hub>,
-        parent: &Arc<Tree>,
+        (parent, role): (&Arc<Tree>, Role<'_>),
         may_sleep: &mut MaySleep,
     ) -> Result<Self, Errno> {
         let work: Arc<dyn Work> = try_arc(Control::new(Arc::clone(interface))?)?;
@@ -158,9 +185,20 @@ impl Attached {
         let watch = interface.hardware.port.watch(hub.clone(), may_sleep)?;
         interface.arm_queues();
         let admin: Arc<dyn Admin> = interface.clone();
-        let tree = sysctl::publish(parent, interface.net.name(), &admin, may_sleep)?;
+        let tree = match role {
+            Role::Port { .. } => {
+                let name = interface.net.name();
+                sysctl::publish(parent, format_args!("{name}"), &admin, may_sleep)?
+            }
+            // Its own name may be that of another one in another jail.
+            Role::Child { pkey, parent: unit, .. } => {
+                let name = format_args!("ib{unit}_{:04x}", pkey.value());
+                sysctl::publish(parent, name, &admin, may_sleep)?
+            }
+        };
         // What happened to the port before it was watched.
         interface.signal(signals::PORT_CHANGED);
+        interface.net.refresh(may_sleep);
         let (interface, hub) = (Arc::clone(interface), Arc::clone(hub));
         Ok(Self { interface, hub, tree, control, reaper, watch })
     }
@@ -221,7 +259,7 @@ impl Interface {
     #[inline(never)]
     fn new(
         hardware: Hardware,
-        unit: u32,
+        role: Role<'_>,
         settings: &Settings,
         (hub, [control, reaper]): (&Arc<Hub>, &[Waker; 2]),
         may_sleep: &mut MaySleep,
@@ -239,12 +277,17 @@ impl Interface {
         let mut core = make_core(config)?;
         // Out of range for this adapter: it keeps the largest that it has.
         let _ = core.handle_connected_mtu(settings.connected_mtu);
-        let pkey = port.partition.map_or(ipoib_rs::ib::Pkey::DEFAULT, |partition| partition.pkey);
+        let (place, pkey) = match role {
+            Role::Port { unit } => {
+                let own = port.partition.map_or(Pkey::DEFAULT, |partition| partition.pkey);
+                (Place::New { name: c"ib", unit }, own)
+            }
+            Role::Child { vlan, pkey, .. } => (Place::Child(vlan), pkey),
+        };
         let broadcast = BroadcastGroup::new(Scope::LINK_LOCAL, pkey);
         let net = NetInterface::attach(
             &InterfaceConfig {
-                name: c"ib",
-                unit,
+                place,
                 mtu: core.mtu(),
                 address: core.address(),
                 broadcast: LinkAddress::multicast(broadcast.mgid()),
@@ -265,6 +308,7 @@ impl Interface {
             hub: Arc::clone(hub),
             subnet_prefix: AtomicU64::new(port.gid.subnet_prefix()),
             told_mtu,
+            normalizes_nd: AtomicBool::new(settings.normalizes_nd),
         })
     }
 
@@ -311,7 +355,7 @@ const BITS_PER_SECOND: u64 = 10_000_000_000;
 impl Hardware {
     #[inline(never)]
     fn new(
-        port: &Port,
+        (port, role): (&Port, Role<'_>),
         settings: &Settings,
         hub: &Arc<Hub>,
         may_sleep: &mut MaySleep,
@@ -347,7 +391,7 @@ impl Hardware {
         let manager = Manager::new(port, hub.clone())?;
         Ok(Self {
             port: port.clone(),
-            partition: PartitionChoice::Port,
+            partition: role.partition(),
             limits,
             connected,
             domain,

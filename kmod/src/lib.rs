@@ -7,6 +7,7 @@
 extern crate alloc;
 
 mod adapters;
+mod children;
 mod interface;
 mod module;
 mod settings;

@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) mode: Mode,
     /// The MTU in connected mode of such an interface.
     pub(crate) connected_mtu: usize,
+    /// Whether such an interface normalises options of neighbour discovery.
+    pub(crate) normalizes_nd: bool,
     /// The names of the HCAs that get interfaces, with commas between them; empty for all.
     devices: Devices,
 }
@@ -66,7 +68,8 @@ impl Settings {
         let mtu = number(c"hw.ipoib.connected_mtu", MTU_MIN as u64..=CONNECTED_MTU_MAX as u64);
         let connected_mtu = mtu.and_then(|mtu| usize::try_from(mtu).ok());
         let connected_mtu = connected_mtu.unwrap_or(CONNECTED_MTU_MAX);
-        Self { limits, mode: mode(), connected_mtu, devices: Devices::read() }
+        let normalizes_nd = number(c"hw.ipoib.normalize_nd", 0..=1).is_none_or(|value| value != 0);
+        Self { limits, mode: mode(), connected_mtu, normalizes_nd, devices: Devices::read() }
     }
 
     /// The sizes of tables, as far as the adapter goes.
@@ -101,12 +104,13 @@ impl Settings {
     pub(crate) fn publish(self, may_sleep: &mut MaySleep) -> Result<Tree, Errno> {
         let top = Label { name: c"ipoib", description: c"IP over InfiniBand: loader tunables" };
         let mut tree = Tree::new(Root::Hw, top, may_sleep)?;
-        let Self { limits, mode, connected_mtu, devices } = self;
+        let Self { limits, mode, connected_mtu, normalizes_nd, devices } = self;
         let numbers = [
             (c"send_queue_size", c"Sends that are posted at most", limits.send_queue_len.into()),
             (c"recv_queue_size", c"Receives that are posted", limits.receive_queue_len.into()),
             (c"max_connections", c"Connections in each direction", limits.outgoing_max.into()),
             (c"connected_mtu", c"The MTU of connected mode", connected_mtu as u64),
+            (c"normalize_nd", NORMALIZE_ND_DESCRIPTION, normalizes_nd.into()),
         ];
         for (name, description, value) in numbers {
             let label = Label { name, description };
@@ -127,6 +131,10 @@ impl Settings {
         names.is_empty() || names.split(',').any(|name| name.trim() == device)
     }
 }
+
+/// Of the tunable, and of the sysctl of an interface.
+pub(crate) const NORMALIZE_ND_DESCRIPTION: &core::ffi::CStr =
+    c"Address options of neighbor discovery as RFC 4391 has them";
 
 /// The name of a mode in sysctl and kenv.
 pub(crate) const fn name_of(mode: Mode) -> &'static str {

@@ -12,7 +12,7 @@ use kpi::errno::Errno;
 use kpi::mbuf::Packet;
 use kpi::sysctl::{Label, Node, Output, Tree};
 
-use crate::settings::{mode_of, name_of};
+use crate::settings::{NORMALIZE_ND_DESCRIPTION, mode_of, name_of};
 
 /// An interface, as an admin deals with it.
 pub(crate) trait Admin: Send + Sync {
@@ -32,6 +32,12 @@ pub(crate) trait Admin: Send + Sync {
     ///
     /// It is out of range.
     fn set_connected_mtu(&self, mtu: usize, may_sleep: &mut MaySleep) -> Result<(), Errno>;
+
+    /// Whether options of neighbour discovery are normalised.
+    fn normalizes_nd(&self) -> bool;
+
+    /// Wants them normalised, or as they are.
+    fn set_normalizes_nd(&self, normalizes: bool);
 }
 
 /// Rows that are copied with the core locked once: packets wait meanwhile.
@@ -46,7 +52,7 @@ const NAME_BYTES: usize = 48;
 /// No memory.
 pub(crate) fn publish(
     parent: &Arc<Tree>,
-    name: &str,
+    name: fmt::Arguments<'_>,
     admin: &Arc<dyn Admin>,
     may_sleep: &mut MaySleep,
 ) -> Result<Tree, Errno> {
@@ -101,6 +107,21 @@ fn add_settings(
         move |mtu, may_sleep| {
             let mtu = usize::try_from(mtu).map_err(|_| Errno::EINVAL)?;
             changed.set_connected_mtu(mtu, may_sleep)
+        },
+        may_sleep,
+    )?;
+    let label = Label { name: c"normalize_nd", description: NORMALIZE_ND_DESCRIPTION };
+    let (shown, changed) = (Arc::clone(admin), Arc::clone(admin));
+    tree.add_changeable_number(
+        Tree::TOP,
+        label,
+        move |_| shown.normalizes_nd().into(),
+        move |value, _| match value {
+            0 | 1 => {
+                changed.set_normalizes_nd(value == 1);
+                Ok(())
+            }
+            2.. => Err(Errno::EINVAL),
         },
         may_sleep,
     )?;
@@ -185,7 +206,8 @@ fn add_counter(
     read: impl Fn(&Interface<Packet>) -> u64 + Send + Sync + 'static,
 ) -> Result<(), Errno> {
     let mut buffer = [0; NAME_BYTES];
-    let label = Label { name: c_name(name, &mut buffer)?, description };
+    let name = c_name(format_args!("{name}"), &mut buffer)?;
+    let label = Label { name, description };
     let shown = Arc::clone(admin);
     tree.add_number(
         stats,
@@ -239,9 +261,21 @@ fn bytes(count: Option<usize>) -> u64 {
 }
 
 /// One part of the name of a sysctl: what separates the parts cannot stand in it.
-fn c_name<'a>(name: &str, buffer: &'a mut [u8; NAME_BYTES]) -> Result<&'a CStr, Errno> {
-    for (to, from) in buffer.iter_mut().zip(name.bytes()) {
-        *to = if from == b'.' { b'_' } else { from };
+fn c_name<'a>(
+    name: fmt::Arguments<'_>,
+    buffer: &'a mut [u8; NAME_BYTES],
+) -> Result<&'a CStr, Errno> {
+    struct Part<'b>(core::slice::IterMut<'b, u8>);
+
+    impl fmt::Write for Part<'_> {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            for from in text.bytes() {
+                *self.0.next().ok_or(fmt::Error)? = if from == b'.' { b'_' } else { from };
+            }
+            Ok(())
+        }
     }
+
+    Part(buffer.iter_mut()).write_fmt(name).map_err(|_| Errno::EINVAL)?;
     CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::EINVAL)
 }

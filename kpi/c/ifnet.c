@@ -21,6 +21,7 @@
 #include <net/if_types.h>
 #include <net/bpf.h>
 #include <net/ethernet.h>
+#include <net/if_vlan_var.h>
 #include <net/infiniband.h>
 #include <net/vnet.h>
 
@@ -45,7 +46,7 @@ _Static_assert(sizeof(struct kpi_link_header) ==
     sizeof(struct infiniband_header), "what transmit is handed");
 _Static_assert(KPI_LINK_ADDRESS_LEN == INFINIBAND_ADDR_LEN, "an address");
 
-static MALLOC_DEFINE(M_KPI_IFNET, "ib_ifnet", "InfiniBand interfaces");
+MALLOC_DEFINE(M_KPI_IFNET, "ib_ifnet", "InfiniBand interfaces");
 
 static void
 kpi_if_init(void *argument __unused)
@@ -53,28 +54,75 @@ kpi_if_init(void *argument __unused)
 	/* Nothing is to be done beside what SIOCSIFFLAGS says. */
 }
 
-static int
+struct kpi_ifnet *
+kpi_if_of(if_t ifp)
+{
+
+	if (ifp->if_type == IFT_L2VLAN)
+		return (VLAN_COOKIE(ifp));
+	return (if_getsoftc(ifp));
+}
+
+struct kpi_ifnet *
+kpi_if_hold(if_t ifp)
+{
+	struct epoch_tracker et;
+	struct kpi_ifnet *interface;
+
+	NET_EPOCH_ENTER(et);
+	interface = kpi_if_of(ifp);
+	if (interface != NULL)
+		atomic_add_acq_int(&interface->users, 1);
+	NET_EPOCH_EXIT(et);
+	return (interface);
+}
+
+void
+kpi_if_release(struct kpi_ifnet *interface)
+{
+
+	atomic_subtract_rel_int(&interface->users, 1);
+}
+
+/* Nobody finds it any more. */
+void
+kpi_if_wait_for_users(struct kpi_ifnet *interface)
+{
+
+	NET_EPOCH_WAIT();
+	while (atomic_load_acq_int(&interface->users) != 0)
+		pause("ibuser", 1);
+}
+
+int
 kpi_if_transmit(if_t ifp, struct mbuf *m)
 {
-	struct kpi_ifnet *interface = if_getsoftc(ifp);
+	struct kpi_ifnet *interface = kpi_if_of(ifp);
 
+	if (interface == NULL) {
+		m_freem(m);
+		return (ENETDOWN);
+	}
 	return (interface->callbacks->transmit(interface->driver, m));
 }
 
-static void
+void
 kpi_if_qflush(if_t ifp)
 {
-	struct kpi_ifnet *interface = if_getsoftc(ifp);
+	struct kpi_ifnet *interface = kpi_if_hold(ifp);
 
+	if (interface == NULL)
+		return;
 	interface->callbacks->flush_queue(interface->driver);
+	kpi_if_release(interface);
 }
 
 static uint64_t
-kpi_if_get_counter(if_t ifp, ift_counter which)
+kpi_if_counter(struct kpi_ifnet *interface, ift_counter which)
 {
-	struct kpi_ifnet *interface = if_getsoftc(ifp);
 	uint64_t (*counter)(void *, uint32_t) = interface->callbacks->counter;
 	void *driver = interface->driver;
+	if_t ifp = interface->ifp;
 
 	switch (which) {
 	case IFCOUNTER_IPACKETS:
@@ -104,7 +152,20 @@ kpi_if_get_counter(if_t ifp, ift_counter which)
 	}
 }
 
-static void
+uint64_t
+kpi_if_get_counter(if_t ifp, ift_counter which)
+{
+	struct kpi_ifnet *interface = kpi_if_hold(ifp);
+	uint64_t count;
+
+	if (interface == NULL)
+		return (if_get_counter_default(ifp, which));
+	count = kpi_if_counter(interface, which);
+	kpi_if_release(interface);
+	return (count);
+}
+
+void
 kpi_if_set_flags(struct kpi_ifnet *interface)
 {
 	if_t ifp = interface->ifp;
@@ -122,10 +183,10 @@ kpi_if_set_flags(struct kpi_ifnet *interface)
 	}
 }
 
-static int
-kpi_if_ioctl(if_t ifp, u_long command, caddr_t data)
+int
+kpi_if_control(struct kpi_ifnet *interface, u_long command, caddr_t data)
 {
-	struct kpi_ifnet *interface = if_getsoftc(ifp);
+	if_t ifp = interface->ifp;
 	struct ifreq *ifr = (struct ifreq *)data;
 	struct ifaddr *ifa = (struct ifaddr *)data;
 	int error;
@@ -167,6 +228,19 @@ kpi_if_ioctl(if_t ifp, u_long command, caddr_t data)
 	}
 }
 
+static int
+kpi_if_ioctl(if_t ifp, u_long command, caddr_t data)
+{
+	struct kpi_ifnet *interface = kpi_if_hold(ifp);
+	int error;
+
+	if (interface == NULL)
+		return (ENXIO);
+	error = kpi_if_control(interface, command, data);
+	kpi_if_release(interface);
+	return (error);
+}
+
 static void
 kpi_if_set_handlers(if_t ifp)
 {
@@ -189,7 +263,7 @@ kpi_if_set_link_handlers(if_t ifp)
 	ifp->if_requestencap = kpi_link_requestencap;
 }
 
-static void
+void
 kpi_if_write_address(struct kpi_ifnet *interface, const uint8_t *address)
 {
 	if_t ifp = interface->ifp;
@@ -197,7 +271,8 @@ kpi_if_write_address(struct kpi_ifnet *interface, const uint8_t *address)
 
 	memcpy(interface->address, address, KPI_LINK_ADDRESS_LEN);
 	sdl = (struct sockaddr_dl *)if_getifaddr(ifp)->ifa_addr;
-	sdl->sdl_type = IFT_INFINIBAND;
+	/* That of a child stays what vlan(4) has made it. */
+	sdl->sdl_type = ifp->if_type;
 	sdl->sdl_alen = KPI_LINK_ADDRESS_LEN;
 	memcpy(LLADDR(sdl), address, KPI_LINK_ADDRESS_LEN);
 }
@@ -241,6 +316,7 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 	bpfattach2(ifp, DLT_IPOIB, sizeof(struct kpi_link_header),
 	    &interface->tap);
 	if_link_state_change(ifp, LINK_STATE_DOWN);
+	kpi_vlan_watch(interface);
 	EVENTHANDLER_INVOKE(infiniband_ifattach_event, ifp);
 	*out = interface;
 	return (0);
@@ -250,17 +326,27 @@ void
 rust_helper_if_detach(struct kpi_ifnet *interface)
 {
 
+	if (interface->port != NULL) {
+		kpi_vlan_abandon(interface);
+		return;
+	}
 	/* Also those of DLT_IPOIB. */
 	bpfdetach(interface->ifp);
-	/* Waits for output that is under way. */
+	/* Waits for output that is under way, and has vlan(4) take its
+	   interfaces off. */
 	if_detach(interface->ifp);
+	/* Who has read a handler before that finds nothing. */
+	if_setsoftc(interface->ifp, NULL);
+	kpi_vlan_unwatch(interface);
+	kpi_if_wait_for_users(interface);
 }
 
 void
 rust_helper_if_free(struct kpi_ifnet *interface)
 {
 
-	if_free(interface->ifp);
+	if (interface->port == NULL)
+		if_free(interface->ifp);
 	free(interface, M_KPI_IFNET);
 }
 
@@ -312,8 +398,12 @@ void
 rust_helper_if_set_link(struct kpi_ifnet *interface, int is_up)
 {
 
-	if_link_state_change(interface->ifp,
-	    is_up ? LINK_STATE_UP : LINK_STATE_DOWN);
+	int link_state = is_up ? LINK_STATE_UP : LINK_STATE_DOWN;
+
+	if (interface->port != NULL)
+		kpi_vlan_set_link(interface, link_state);
+	else
+		if_link_state_change(interface->ifp, link_state);
 }
 
 #ifdef INET6

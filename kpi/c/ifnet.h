@@ -8,7 +8,9 @@
 
 #include <sys/types.h>
 
+struct ifnet;
 struct kpi_ifnet;
+struct kpi_vlan;
 struct mbuf;
 
 #define	KPI_LINK_ADDRESS_LEN	20
@@ -69,6 +71,20 @@ struct kpi_ifnet_callbacks {
 	 */
 	int	 (*map_group)(const uint8_t *broadcast, uint32_t family,
 		    const uint8_t *group, uint8_t *address);
+	/*
+	 * vlan(4) has put an interface with the tag of "vlan" on this one.  It
+	 * can be adopted until this returns.  May sleep.
+	 */
+	void	 (*child_configured)(void *driver, const struct kpi_vlan *vlan);
+	/* It takes the interface, which was adopted, away.  May sleep. */
+	void	 (*child_unconfigured)(void *driver, uint16_t tag);
+};
+
+/* An interface of vlan(4) on the interface of a port. */
+struct kpi_vlan {
+	struct kpi_ifnet *port;
+	struct ifnet	*interface;
+	uint16_t	 tag;
 };
 
 struct kpi_ifnet_config {
@@ -85,6 +101,18 @@ struct kpi_ifnet_config {
 /* ifnet.c: may sleep. */
 int	rust_helper_if_create(const struct kpi_ifnet_config *config,
 	    struct kpi_ifnet **interface);
+/*
+ * vlan.c: makes an interface of vlan(4) one that the driver drives.  Of the
+ * name, the number and the rate it has its own.  May sleep.
+ */
+int	rust_helper_if_adopt(const struct kpi_vlan *vlan,
+	    const struct kpi_ifnet_config *config,
+	    struct kpi_ifnet **interface);
+/*
+ * vlan.c: has set_up called if the administrator wants it up already.  May
+ * sleep.
+ */
+void	rust_helper_if_refresh(struct kpi_ifnet *interface);
 /* No callback runs or is to come when it returns. */
 void	rust_helper_if_detach(struct kpi_ifnet *interface);
 void	rust_helper_if_free(struct kpi_ifnet *interface);

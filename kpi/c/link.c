@@ -84,7 +84,7 @@ kpi_link_resolve(if_t ifp, struct mbuf *m, const struct sockaddr *dst,
     struct route *ro, struct kpi_link_header *header, uint32_t *flags,
     struct llentry **lle)
 {
-	struct kpi_ifnet *interface = if_getsoftc(ifp);
+	struct kpi_ifnet *interface = kpi_if_of(ifp);
 	int error = 0;
 
 	header->reserved = 0;
@@ -193,12 +193,18 @@ kpi_link_output(if_t ifp, struct mbuf *m, const struct sockaddr *dst,
 {
 	struct kpi_link_header made;
 	const struct kpi_link_header *header = NULL;
+	struct kpi_ifnet *interface;
 	struct llentry *lle = NULL;
 	uint32_t flags = 0;
 	bool wants_entry = false;
 	int error;
 
 	NET_EPOCH_ASSERT();
+	interface = kpi_if_of(ifp);
+	error = ENETDOWN;
+	/* Of vlan(4), with a tag that is no P_Key to use here. */
+	if (interface == NULL)
+		goto drop;
 	error = KPI_HAS_MAC ? mac_ifnet_check_transmit(ifp, m) : 0;
 	if (error != 0)
 		goto drop;
@@ -212,8 +218,7 @@ kpi_link_output(if_t ifp, struct mbuf *m, const struct sockaddr *dst,
 	if (ro != NULL && ro->ro_prepend != NULL) {
 		if ((ro->ro_flags & RT_HAS_HEADER) != 0 &&
 		    ro->ro_plen == ETHER_HDR_LEN) {
-			error = kpi_link_from_bpf(if_getsoftc(ifp), m, ro,
-			    &made);
+			error = kpi_link_from_bpf(interface, m, ro, &made);
 			if (error != 0)
 				goto drop;
 			header = &made;
@@ -270,7 +275,7 @@ kpi_link_tap(struct kpi_ifnet *interface, struct mbuf *m,
 		ethernet.ether_type = header->protocol;
 		bpf_mtap2(ifp->if_bpf, &ethernet, sizeof(ethernet), m);
 	}
-	if (bpf_peers_present(interface->tap))
+	if (interface->tap != NULL && bpf_peers_present(interface->tap))
 		bpf_mtap2(interface->tap, __DECONST(void *, header),
 		    KPI_LINK_HEADER_LEN, m);
 }
@@ -401,11 +406,14 @@ rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *m,
 void
 kpi_link_input(if_t ifp, struct mbuf *m)
 {
-	struct kpi_ifnet *interface = if_getsoftc(ifp);
+	struct kpi_ifnet *interface;
 	struct kpi_link_header header;
 	struct epoch_tracker et;
 
-	if (m->m_pkthdr.len < KPI_LINK_HEADER_LEN) {
+	NET_EPOCH_ENTER(et);
+	interface = kpi_if_of(ifp);
+	if (interface == NULL || m->m_pkthdr.len < KPI_LINK_HEADER_LEN) {
+		NET_EPOCH_EXIT(et);
 		if_inc_counter(ifp, IFCOUNTER_IERRORS, 1);
 		m_freem(m);
 		return;
@@ -419,19 +427,19 @@ kpi_link_input(if_t ifp, struct mbuf *m)
 	else if (INFINIBAND_IS_MULTICAST(header.address))
 		m->m_flags |= M_MCAST;
 	CURVNET_SET_QUIET(ifp->if_vnet);
-	NET_EPOCH_ENTER(et);
 	kpi_link_receive(interface, m, &header);
-	NET_EPOCH_EXIT(et);
 	CURVNET_RESTORE();
+	NET_EPOCH_EXIT(et);
 }
 
 int
 kpi_link_resolvemulti(if_t ifp, struct sockaddr **llsa, struct sockaddr *sa)
 {
-	struct kpi_ifnet *interface = if_getsoftc(ifp);
+	struct kpi_ifnet *interface;
 	struct sockaddr_dl *sdl;
 	const void *group;
 	uint32_t family;
+	int error;
 
 	switch (sa->sa_family) {
 	case AF_LINK:
@@ -456,18 +464,22 @@ kpi_link_resolvemulti(if_t ifp, struct sockaddr **llsa, struct sockaddr *sa)
 	default:
 		return (EAFNOSUPPORT);
 	}
+	interface = kpi_if_hold(ifp);
+	if (interface == NULL)
+		return (EADDRNOTAVAIL);
 	sdl = link_init_sdl(ifp, *llsa, IFT_INFINIBAND);
 	sdl->sdl_alen = KPI_LINK_ADDRESS_LEN;
 	*llsa = (struct sockaddr *)sdl;
-	return (kpi_link_map_group(interface, family, group,
-	    (uint8_t *)LLADDR(sdl)));
+	error = kpi_link_map_group(interface, family, group,
+	    (uint8_t *)LLADDR(sdl));
+	kpi_if_release(interface);
+	return (error);
 }
 
 /* The header of a neighbour's entry, or of an ARP packet. */
-int
-kpi_link_requestencap(if_t ifp, struct if_encap_req *req)
+static int
+kpi_link_encap(struct kpi_ifnet *interface, struct if_encap_req *req)
 {
-	struct kpi_ifnet *interface = if_getsoftc(ifp);
 	struct kpi_link_header *header = (struct kpi_link_header *)req->buf;
 	const uint8_t *address = (const uint8_t *)req->lladdr;
 	struct arphdr *arp;
@@ -499,6 +511,19 @@ kpi_link_requestencap(if_t ifp, struct if_encap_req *req)
 	req->lladdr_off = 0;
 	req->bufsize = sizeof(*header);
 	return (0);
+}
+
+int
+kpi_link_requestencap(if_t ifp, struct if_encap_req *req)
+{
+	struct kpi_ifnet *interface = kpi_if_hold(ifp);
+	int error;
+
+	if (interface == NULL)
+		return (ENETDOWN);
+	error = kpi_link_encap(interface, req);
+	kpi_if_release(interface);
+	return (error);
 }
 
 #ifdef INET

@@ -1,27 +1,86 @@
 /*
- * What ifnet.c and link.c share.
+ * What ifnet.c, link.c and vlan.c share.
  */
 #ifndef _KPI_LINK_H_
 #define	_KPI_LINK_H_
+
+#include <sys/param.h>
+#include <sys/lock.h>
+#include <sys/malloc.h>
+#include <sys/mutex.h>
+#include <sys/queue.h>
+#include <sys/_eventhandler.h>
 
 #include <net/if.h>
 #include <net/if_var.h>
 
 #include "ifnet.h"
 
+MALLOC_DECLARE(M_KPI_IFNET);
+
 struct bpf_if;
 struct route;
 struct sockaddr;
 
-/* Opaque to Rust. */
+/*
+ * Opaque to Rust.  It is either the interface of a port, or a child of one,
+ * which vlan(4) made.
+ */
 struct kpi_ifnet {
 	if_t		 ifp;
 	const struct kpi_ifnet_callbacks *callbacks;
 	void		*driver;
-	struct bpf_if	*tap;		/* DLT_IPOIB */
+	u_int		 users;		/* Calls that keep it. */
+	struct bpf_if	*tap;		/* DLT_IPOIB; none of a child. */
 	uint8_t		 broadcast[KPI_LINK_ADDRESS_LEN];
 	uint8_t		 address[KPI_LINK_ADDRESS_LEN];
+
+	/* Of a port. */
+	struct mtx	 children_mtx;
+	LIST_HEAD(, kpi_ifnet) children;
+	eventhandler_tag on_vlan_config;
+	eventhandler_tag on_vlan_unconfig;
+	eventhandler_tag on_address;
+	eventhandler_tag on_link;
+
+	/* Of a child. */
+	struct kpi_ifnet *port;		/* NULL in a port. */
+	LIST_ENTRY(kpi_ifnet) siblings;
+	uint16_t	 tag;
+	int		 link_state;
+	/* What vlan(4) had set. */
+	if_transmit_fn_t stock_transmit;
+	if_qflush_fn_t	 stock_qflush;
+	if_ioctl_fn_t	 stock_ioctl;
+	if_get_counter_t stock_get_counter;
+	int		(*stock_requestencap)(if_t, struct if_encap_req *);
 };
+
+/*
+ * What drives an interface; NULL if it is of vlan(4), and nobody does.  In the
+ * net epoch.
+ */
+struct kpi_ifnet *kpi_if_of(if_t ifp);
+/* The same for a thread that may sleep; to be given back. */
+struct kpi_ifnet *kpi_if_hold(if_t ifp);
+void	kpi_if_release(struct kpi_ifnet *interface);
+
+/* ifnet.c: handlers of every interface, and what a child does differently. */
+int	kpi_if_transmit(if_t ifp, struct mbuf *m);
+void	kpi_if_qflush(if_t ifp);
+uint64_t kpi_if_get_counter(if_t ifp, ift_counter which);
+int	kpi_if_control(struct kpi_ifnet *interface, u_long command,
+	    caddr_t data);
+void	kpi_if_set_flags(struct kpi_ifnet *interface);
+void	kpi_if_write_address(struct kpi_ifnet *interface,
+	    const uint8_t *address);
+void	kpi_if_wait_for_users(struct kpi_ifnet *interface);
+
+/* vlan.c */
+void	kpi_vlan_watch(struct kpi_ifnet *port);
+void	kpi_vlan_unwatch(struct kpi_ifnet *port);
+void	kpi_vlan_abandon(struct kpi_ifnet *child);
+void	kpi_vlan_set_link(struct kpi_ifnet *child, int link_state);
 
 int	kpi_link_output(if_t ifp, struct mbuf *m, const struct sockaddr *dst,
 	    struct route *ro);

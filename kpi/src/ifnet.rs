@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ffi::{CStr, c_int, c_void};
+use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -51,6 +52,36 @@ pub trait Driver: Send + Sync {
 
     /// A counter of the interface.
     fn counter(&self, counter: InterfaceCounter, unlocked: &mut Unlocked) -> u64;
+
+    /// An interface of vlan(4) was put on this one, and may be adopted.
+    fn child_configured(&self, vlan: &Vlan, may_sleep: &mut MaySleep);
+
+    /// The interface with this tag, which was adopted, is taken away: that which was made of it
+    /// must be detached before this returns.
+    fn child_unconfigured(&self, tag: VlanTag, may_sleep: &mut MaySleep);
+}
+
+/// The tag of an interface of vlan(4): 12 bits, which are the low ones of a P_Key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct VlanTag(pub u16);
+
+/// An interface of vlan(4) on that of a port, see [`Driver::child_configured`].
+#[repr(transparent)]
+pub struct Vlan {
+    raw: sys::kpi_vlan,
+}
+
+impl Vlan {
+    /// Its tag.
+    pub fn tag(&self) -> VlanTag {
+        VlanTag(self.raw.tag)
+    }
+}
+
+impl fmt::Debug for Vlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Vlan").field(&self.raw.tag).finish()
+    }
 }
 
 /// Where a packet goes to.
@@ -87,13 +118,25 @@ pub enum InterfaceCounter {
     DropsOut,
 }
 
+/// What is to be an interface.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// A new one.
+    New {
+        /// The name, without the number.
+        name: &'a CStr,
+        /// The number.
+        unit: u32,
+    },
+    /// One that vlan(4) made.
+    Child(&'a Vlan),
+}
+
 /// What an interface is made of.
 #[derive(Debug)]
 pub struct InterfaceConfig<'a> {
-    /// The name, without the number.
-    pub name: &'a CStr,
-    /// The number.
-    pub unit: u32,
+    /// Where it comes from.
+    pub place: Place<'a>,
     /// The MTU to begin with.
     pub mtu: usize,
     /// The link-layer address.
@@ -124,7 +167,8 @@ unsafe impl Send for NetInterface {}
 unsafe impl Sync for NetInterface {}
 
 impl NetInterface {
-    /// Makes an interface and attaches it to the network stack, without a link.
+    /// Makes an interface, or adopts one, and attaches it to the network stack, without a link.
+    /// One that is adopted may be up already, see [`NetInterface::refresh`].
     ///
     /// # Errors
     ///
@@ -135,11 +179,15 @@ impl NetInterface {
         _may_sleep: &MaySleep,
     ) -> Result<Self, Errno> {
         let driver = NonNull::from(Box::leak(try_box(driver)?));
+        let (name, unit) = match config.place {
+            Place::New { name, unit } => (name, unit),
+            Place::Child(_) => (c"", 0),
+        };
         let mut raw = sys::kpi_ifnet_config {
             callbacks: &raw const CALLBACKS,
             driver: driver.as_ptr().cast(),
-            name: config.name.as_ptr(),
-            unit: config.unit,
+            name: name.as_ptr(),
+            unit,
             // CAST: at most 65520.
             mtu: config.mtu as u32,
             address: [0; LINK_ADDRESS_BYTES],
@@ -151,7 +199,16 @@ impl NetInterface {
         let mut interface = null_mut();
         // SAFETY: may sleep, as the argument proves. The callbacks are constant, the driver stays
         // where it is until the interface is detached, the rest is copied.
-        let error = unsafe { sys::rust_helper_if_create(&raw const raw, &raw mut interface) };
+        let error = unsafe {
+            match config.place {
+                Place::New { .. } => sys::rust_helper_if_create(&raw const raw, &raw mut interface),
+                Place::Child(vlan) => sys::rust_helper_if_adopt(
+                    &raw const vlan.raw,
+                    &raw const raw,
+                    &raw mut interface,
+                ),
+            }
+        };
         match (Errno::result(error), NonNull::new(interface)) {
             // INVARIANT: just created with this driver.
             (Ok(()), Some(interface)) => {
@@ -164,6 +221,12 @@ impl NetInterface {
                 Err(error.err().unwrap_or(Errno::ENOMEM))
             }
         }
+    }
+
+    /// Has the driver told whether an interface that was adopted is wanted up.
+    pub fn refresh(&self, _may_sleep: &MaySleep) {
+        // SAFETY: may sleep, as the argument proves; the interface exists by its invariant.
+        unsafe { sys::rust_helper_if_refresh(self.raw()) }
     }
 
     /// The name, such as `ib0`.
@@ -347,6 +410,8 @@ static CALLBACKS: sys::kpi_ifnet_callbacks = sys::kpi_ifnet_callbacks {
     groups_changed: Some(groups_changed),
     counter: Some(counter),
     map_group: Some(map_group),
+    child_configured: Some(child_configured),
+    child_unconfigured: Some(child_unconfigured),
 };
 
 /// # Safety
@@ -476,6 +541,29 @@ unsafe extern "C" fn map_group(
     // SAFETY: as the caller says.
     unsafe { address.cast::<[u8; LINK_ADDRESS_BYTES]>().write(bytes) };
     0
+}
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached, `vlan` is on it, and stays there until
+/// this returns. The thread may sleep.
+unsafe extern "C" fn child_configured(driver: *mut c_void, vlan: *const sys::kpi_vlan) {
+    // SAFETY: as the caller says.
+    let mut may_sleep = unsafe { MaySleep::assume() };
+    // SAFETY: as the caller says; the layout is the same.
+    let vlan = unsafe { &*vlan.cast::<Vlan>() };
+    // SAFETY: as the caller says.
+    unsafe { driver_of(driver) }.child_configured(vlan, &mut may_sleep);
+}
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached. The thread may sleep.
+unsafe extern "C" fn child_unconfigured(driver: *mut c_void, tag: u16) {
+    // SAFETY: as the caller says.
+    let mut may_sleep = unsafe { MaySleep::assume() };
+    // SAFETY: as the caller says.
+    unsafe { driver_of(driver) }.child_unconfigured(VlanTag(tag), &mut may_sleep);
 }
 
 /// RFC 4391 4: scope and P_Key are those of the broadcast group.

@@ -89,6 +89,14 @@ impl<T> Slab<T> {
         self.taken == 0
     }
 
+    /// The taken places, in order, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        (0u32..).zip(self.places.iter_mut()).filter_map(|(position, place)| match place {
+            Place::Taken(value) => Some((position, value)),
+            Place::Vacant { .. } => None,
+        })
+    }
+
     /// The taken places, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0u32..).zip(self.places.iter()).filter_map(|(position, place)| match place {

@@ -36,6 +36,16 @@ impl BroadcastGroup {
         Self { scope, pkey: pkey.full() }
     }
 
+    /// The group whose MGID this is; `None` if it is not that of a broadcast group.
+    pub fn from_mgid(mgid: Mgid) -> Option<Self> {
+        let bits = u128::from_be_bytes(mgid.gid().0);
+        // CAST: 4 and 16 bits are taken.
+        let scope = Scope::new((bits >> SCOPE_SHIFT) as u8 & 0x0F)?;
+        let pkey = Pkey::new((bits >> PKEY_SHIFT) as u16)?;
+        let group = Self::new(scope, pkey);
+        (group.mgid() == mgid).then_some(group)
+    }
+
     /// `FF1s:401B:<P_Key>::FFFF:FFFF`.
     pub const fn mgid(&self) -> Mgid {
         self.mgid_with(Signature::Ipv4, BROADCAST_GROUP_ID)

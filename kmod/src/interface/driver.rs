@@ -36,6 +36,14 @@ impl Admin for Interface {
     fn set_connected_mtu(&self, mtu: usize, may_sleep: &mut MaySleep) -> Result<(), Errno> {
         self.feed(may_sleep, |core, _| core.handle_connected_mtu(mtu)).map_err(|_| Errno::EINVAL)
     }
+
+    fn normalizes_nd(&self) -> bool {
+        self.normalizes_nd.load(Ordering::Relaxed)
+    }
+
+    fn set_normalizes_nd(&self, normalizes: bool) {
+        self.normalizes_nd.store(normalizes, Ordering::Relaxed);
+    }
 }
 
 impl Interface {
@@ -47,7 +55,7 @@ impl Interface {
     ) -> Result<(), Errno> {
         self.net.tap_output(&header, &packet);
         if header.protocol == EtherType::IPV6 {
-            rewrite(&mut packet, OptionPadding::Before, self.subnet_prefix());
+            self.normalize(&mut packet, OptionPadding::Before);
         }
         self.feed(epoch, |core, path| {
             if !path.queues.waiting.is_empty() {
@@ -91,7 +99,7 @@ impl Interface {
 
     pub(super) fn input(&self, mut packet: Packet, delivery: Delivery) {
         if delivery.protocol == EtherType::IPV6 {
-            rewrite(&mut packet, OptionPadding::Behind, self.subnet_prefix());
+            self.normalize(&mut packet, OptionPadding::Behind);
         }
         self.net.input(packet, delivery);
     }
@@ -140,20 +148,17 @@ impl Interface {
         self.core.with(may_sleep, |locked, _| (locked.core.mode(), locked.core.mtu()))
     }
 
-    fn subnet_prefix(&self) -> u64 {
-        self.subnet_prefix.load(Ordering::Relaxed)
-    }
-}
-
-/// Brings the address options of neighbour discovery into the form that the other side reads.
-fn rewrite(packet: &mut Packet, to: OptionPadding, subnet_prefix: u64) {
-    if !is_neighbor_discovery(packet) {
-        return;
-    }
-    let bytes = packet.len().min(NEIGHBOR_DISCOVERY_BYTES_MAX);
-    // Without memory it goes as it is: the peer asks again.
-    if let Some(front) = packet.writable_front(bytes) {
-        rewrite_address_options(front, to, subnet_prefix);
+    /// Brings the address options of neighbour discovery into the form that the other side reads.
+    fn normalize(&self, packet: &mut Packet, to: OptionPadding) {
+        if !self.normalizes_nd() || !is_neighbor_discovery(packet) {
+            return;
+        }
+        let subnet_prefix = self.subnet_prefix.load(Ordering::Relaxed);
+        let bytes = packet.len().min(NEIGHBOR_DISCOVERY_BYTES_MAX);
+        // Without memory it goes as it is: the peer asks again.
+        if let Some(front) = packet.writable_front(bytes) {
+            rewrite_address_options(front, to, subnet_prefix);
+        }
     }
 }
 

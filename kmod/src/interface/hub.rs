@@ -15,7 +15,7 @@ use ipoib_rs::interface::{IncomingRequest, PortEvent};
 use kpi::client::PortWatcher;
 use kpi::context::{InNetEpoch, MaySleep, Unlocked};
 use kpi::errno::Errno;
-use kpi::ifnet::{Driver, InterfaceCounter, LinkHeader};
+use kpi::ifnet::{Driver, InterfaceCounter, LinkHeader, Vlan, VlanTag};
 use kpi::late::Late;
 use kpi::mbuf::Packet;
 use kpi::time;
@@ -23,6 +23,7 @@ use kpi::verbs::{CompletionHandler, QueuePairHandler};
 use kpi::{cm, sa};
 
 use super::{Interface, signals};
+use crate::children::Children;
 
 /// The events of a port, in the order of their signals.
 pub(super) const PORT_EVENTS: [PortEvent; 7] = [
@@ -38,12 +39,14 @@ pub(super) const PORT_EVENTS: [PortEvent; 7] = [
 #[derive(Debug)]
 pub(super) struct Hub {
     interface: Late<Interface>,
+    /// Of the interface of a port. They are not the interface's: they can go while it is used.
+    children: Option<Children>,
 }
 
 impl Hub {
     /// Connected to nothing: what is called before is as if it came too late.
-    pub(super) const fn new() -> Self {
-        Self { interface: Late::new() }
+    pub(super) const fn new(children: Option<Children>) -> Self {
+        Self { interface: Late::new(), children }
     }
 
     pub(super) fn connect(&self, interface: &Arc<Interface>, may_sleep: &mut MaySleep) {
@@ -94,6 +97,18 @@ impl Driver for Hub {
 
     fn counter(&self, counter: InterfaceCounter, unlocked: &mut Unlocked) -> u64 {
         self.interface.with(|interface| interface.counter(counter, unlocked)).unwrap_or(0)
+    }
+
+    fn child_configured(&self, vlan: &Vlan, may_sleep: &mut MaySleep) {
+        if let Some(children) = &self.children {
+            children.add(vlan, may_sleep);
+        }
+    }
+
+    fn child_unconfigured(&self, tag: VlanTag, may_sleep: &mut MaySleep) {
+        if let Some(children) = &self.children {
+            children.remove(tag, may_sleep);
+        }
     }
 }
 
