@@ -139,7 +139,9 @@ fn attaching_undoes_itself_whatever_fails() {
         let hca = machine.add_adapter();
         // Nobody is told of a failure twice, and never of none.
         let lines = log::take_lines();
-        let is_lost = lines.iter().any(|line| line.starts_with("ipoib_rs: fake0") || line.contains("adapter"));
+        let is_lost = lines
+            .iter()
+            .any(|line| line.starts_with("ipoib_rs: fake0") || line.contains("adapter"));
         let is_whole = ifnet::names().len() == 2;
         let is_late = memory::failed() == "nothing";
         assert!(is_whole || is_lost, "{}: {:?}", memory::failed(), ifnet::names());

@@ -260,10 +260,15 @@ const SCRIPT: &[fn(&Machine)] = &[
     },
     |_| drop(sysctl::read_text("net.link.ipoib.ib0.neighbors")),
     |machine| machine.settle(),
+    |_| {
+        ifnet::add_child("ib0", 0x123);
+    },
+    |machine| machine.settle(),
     |_| set_mode("datagram"),
     |machine| machine.pass(Duration::from_secs(1)),
     |_| ifnet::set_up("ib0", false),
     |machine| machine.settle(),
+    |_| ifnet::remove_child("ib0", 0x123),
     |_| ifnet::set_up("ib0", true),
     |machine| machine.pass(Duration::from_secs(1)),
 ];

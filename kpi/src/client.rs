@@ -223,7 +223,7 @@ impl Port {
             lid: Lid::new(attributes.lid),
             gid: Gid(attributes.gid),
             mtu: IbMtu::from_code(attributes.max_mtu).ok_or(Errno::EINVAL)?,
-            partition: self.partition(choice),
+            partition: self.partition(choice)?,
         })
     }
 
@@ -284,10 +284,15 @@ impl Port {
         Ok(unsafe { attributes.assume_init() })
     }
 
-    fn partition(&self, choice: PartitionChoice) -> Option<Partition> {
+    /// `None` if it is not in the port's table.
+    fn partition(&self, choice: PartitionChoice) -> Result<Option<Partition>, Errno> {
         let index = match choice {
             PartitionChoice::Port => PkeyIndex(0),
-            PartitionChoice::Child(pkey) => self.find(pkey)?,
+            PartitionChoice::Child(pkey) => match self.find(pkey) {
+                Ok(index) => index,
+                Err(Errno::ENOENT) => return Ok(None),
+                Err(error) => return Err(error),
+            },
         };
         let mut pkey = 0;
         // SAFETY: the callers may sleep; the device exists by its invariant and has the port.
@@ -299,12 +304,12 @@ impl Port {
                 &raw mut pkey,
             )
         };
-        Errno::result(error).ok()?;
-        Some(Partition { pkey: Pkey::new(pkey)?, index })
+        Errno::result(error)?;
+        Ok(Pkey::new(pkey).map(|pkey| Partition { pkey, index }))
     }
 
     /// Where a partition stands in the port's table. The caller may sleep.
-    pub(crate) fn find(&self, pkey: Pkey) -> Option<PkeyIndex> {
+    pub(crate) fn find(&self, pkey: Pkey) -> Result<PkeyIndex, Errno> {
         let mut index = 0;
         // SAFETY: the callers may sleep; the device exists by its invariant and has the port.
         let error = unsafe {
@@ -315,8 +320,8 @@ impl Port {
                 &raw mut index,
             )
         };
-        Errno::result(error).ok()?;
-        Some(PkeyIndex(index))
+        Errno::result(error)?;
+        Ok(PkeyIndex(index))
     }
 }
 

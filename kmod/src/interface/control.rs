@@ -2,7 +2,8 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
 
 use ipoib_rs::ib::Mgid;
 use ipoib_rs::interface::PortEvent;
@@ -27,6 +28,8 @@ impl Level for GroupsLevel {
 #[derive(Debug)]
 pub(super) struct Control {
     interface: Arc<Interface>,
+    /// Signals whose cause could not be looked at: the adapter did not say what its port is.
+    again: AtomicU32,
     /// Room for the list of groups.
     groups: Mutex<GroupsLevel, Vec<[u8; LINK_ADDRESS_BYTES]>>,
 }
@@ -36,7 +39,7 @@ impl Control {
         let mut groups = Vec::new();
         let len = interface.hardware.limits.groups_max as usize;
         groups.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
-        Ok(Self { interface, groups: Mutex::new(groups)? })
+        Ok(Self { interface, again: AtomicU32::new(0), groups: Mutex::new(groups)? })
     }
 
     /// The groups that the stack wants. Those beyond the table of the core could not be joined, and
@@ -63,13 +66,13 @@ impl Control {
 impl Control {
     fn look_at(&self, signals: u32, may_sleep: &mut MaySleep) {
         let interface = &self.interface;
-        for (position, event) in (0..).zip(PORT_EVENTS) {
-            if signals & signals::PORT_EVENT_FIRST << position != 0 {
-                interface.update_port(event, may_sleep);
+        let of_port = (0..).zip(PORT_EVENTS);
+        let of_port = of_port.map(|(at, event)| (signals::PORT_EVENT_FIRST << at, event));
+        let changed = (signals::PORT_CHANGED, PortEvent::PortActive);
+        for (signal, event) in of_port.chain([changed]) {
+            if signals & signal != 0 && interface.update_port(event, may_sleep).is_err() {
+                self.again.fetch_or(signal, Ordering::Relaxed);
             }
-        }
-        if signals & signals::PORT_CHANGED != 0 {
-            interface.update_port(PortEvent::PortActive, may_sleep);
         }
         if signals & signals::GROUPS_CHANGED != 0 {
             interface.update_broadcast(may_sleep);
@@ -85,24 +88,31 @@ impl Work for Control {
     fn run(&self, may_sleep: &mut MaySleep) {
         let interface = &self.interface;
         loop {
-            let signals = interface.take_signals();
+            let signals = interface.take_signals() | self.again.swap(0, Ordering::Relaxed);
             self.look_at(signals, may_sleep);
             // It is never too early for the timer.
             interface.pump(may_sleep);
             if !interface.has_signals() {
-                return;
+                break;
             }
+        }
+        if self.again.load(Ordering::Relaxed) != 0 {
+            // No event says when the adapter can be asked again. The timer of the core may be a
+            // little late for it.
+            interface.control.wake_at(time::now() + PORT_RETRY);
         }
     }
 }
 
+/// How long an adapter is left alone that did not say what its port is.
+const PORT_RETRY: Duration = Duration::from_millis(100);
+
 impl Interface {
-    fn update_port(&self, event: PortEvent, may_sleep: &mut MaySleep) {
-        let Ok(port) = self.hardware.port.attributes(self.hardware.partition, may_sleep) else {
-            return;
-        };
+    fn update_port(&self, event: PortEvent, may_sleep: &mut MaySleep) -> Result<(), Errno> {
+        let port = self.hardware.port.attributes(self.hardware.partition, may_sleep)?;
         let now = time::now();
         self.feed(may_sleep, |core, path| core.handle_port_event(now, event, &port, path));
+        Ok(())
     }
 
     fn update_broadcast(&self, may_sleep: &mut MaySleep) {

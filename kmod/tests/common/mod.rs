@@ -89,11 +89,9 @@ impl Machine {
         self.add_adapter_with(|_, _| {})
     }
 
-    pub fn add_adapter_with(
-        &self,
-        change: impl FnOnce(&mut [Port; 2], &mut u32),
-    ) -> Hca {
+    pub fn add_adapter_with(&self, change: impl FnOnce(&mut [Port; 2], &mut u32)) -> Hca {
         let mut ports = [1, 2].map(Port::new);
+        ports.iter_mut().for_each(|port| port.pkeys.push(0x8123));
         let mut attributes = ATTRIBUTES;
         let mut shared_receives = 8;
         change(&mut ports, &mut shared_receives);
@@ -163,9 +161,8 @@ const ROUNDS_MAX: u32 = 2000;
 /// An IPv4 packet of this length, which must not be fragmented.
 pub fn ipv4(bytes: usize) -> Vec<u8> {
     let mut packet = vec![0x5a; bytes];
-    packet[..20].copy_from_slice(&[
-        0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
-    ]);
+    packet[..20]
+        .copy_from_slice(&[0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     let length = u16::try_from(bytes).expect("a packet").to_be_bytes();
     packet[2..4].copy_from_slice(&length);
     packet

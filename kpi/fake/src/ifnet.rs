@@ -18,6 +18,10 @@ struct Interface {
     name: CString,
     state: State,
     is_attached: bool,
+    /// What the administrator wants.
+    is_up: bool,
+    /// Of a child: its port, and its tag.
+    parent: Option<(usize, u16)>,
     /// Callbacks that run.
     users: u32,
     groups: Vec<Address>,
@@ -143,6 +147,7 @@ pub fn transmit(name: &str, to: &Address, protocol: u16, packet: &[u8]) -> c_int
 
 /// An administrator brings an interface up or down.
 pub fn set_up(name: &str, is_up: bool) {
+    with(name, |interface| interface.is_up = is_up);
     call(name, |callbacks, driver| {
         let set_up = callbacks.set_up.expect("it is set");
         // SAFETY: the thread may sleep.
@@ -208,11 +213,7 @@ pub fn map_group(name: &str, group: [u8; 4]) -> Option<Address> {
 /// # Safety
 ///
 /// `interface` is one that was created.
-fn used<R>(
-    interface: *mut sys::kpi_ifnet,
-    what: &str,
-    f: impl FnOnce(&mut Interface) -> R,
-) -> R {
+fn used<R>(interface: *mut sys::kpi_ifnet, what: &str, f: impl FnOnce(&mut Interface) -> R) -> R {
     let _inside = memory::inside();
     let mut interfaces = lock();
     match interfaces.get_mut(&interface.addr()) {
@@ -229,23 +230,35 @@ unsafe extern "C" fn rust_helper_if_create(
     config: *const sys::kpi_ifnet_config,
     interface: *mut *mut sys::kpi_ifnet,
 ) -> c_int {
-    static NEXT: Mutex<usize> = Mutex::new(16);
-
     sync::assert_may_sleep("if_create");
     if memory::is_exhausted() {
         return sys::ENOMEM.cast_signed();
     }
     let _inside = memory::inside();
-    // SAFETY: as kpi/c says: constant callbacks, and a name.
-    let (config, callbacks, name) = unsafe {
-        let config = &*config;
-        (config, &*config.callbacks, format!("{}{}", string(config.name), config.unit))
-    };
+    // SAFETY: as kpi/c says.
+    let (config, name) = unsafe { (&*config, string((*config).name)) };
+    let name = format!("{name}{}", config.unit);
+    // SAFETY: as kpi/c says: constant callbacks, and a place for a pointer.
+    unsafe { interface.write(insert(config, name, None)) };
+    0
+}
+
+/// # Safety
+///
+/// The callbacks of `config` are constant.
+unsafe fn insert(
+    config: &sys::kpi_ifnet_config,
+    name: String,
+    parent: Option<(usize, u16)>,
+) -> *mut sys::kpi_ifnet {
+    static NEXT: Mutex<usize> = Mutex::new(16);
+
     let is_taken =
         lock().values().any(|other| other.is_attached && other.name.as_bytes() == name.as_bytes());
     check!(!is_taken, "there are two interfaces {name}");
     let made = Interface {
-        callbacks,
+        // SAFETY: as the caller says.
+        callbacks: unsafe { &*config.callbacks },
         driver: Driver(config.driver),
         name: CString::new(name).expect("a name"),
         state: State {
@@ -257,6 +270,9 @@ unsafe extern "C" fn rust_helper_if_create(
             tapped: 0,
         },
         is_attached: true,
+        // vlan(4) has it up already.
+        is_up: parent.is_some(),
+        parent,
         users: 0,
         groups: Vec::new(),
         received: Vec::new(),
@@ -268,15 +284,94 @@ unsafe extern "C" fn rust_helper_if_create(
         *next
     };
     lock().insert(key, made);
-    // SAFETY: as kpi/c says: a place for a pointer.
-    unsafe { interface.write(std::ptr::without_provenance_mut(key)) };
+    std::ptr::without_provenance_mut(key)
+}
+
+/// An administrator puts an interface of vlan(4) on one. The name of what it became, if anything.
+pub fn add_child(name: &str, tag: u16) -> Option<String> {
+    let port = key_of(name)?;
+    call(name, |callbacks, driver| {
+        let configured = callbacks.child_configured.expect("it is set");
+        let vlan = sys::kpi_vlan {
+            port: std::ptr::without_provenance_mut(port),
+            interface: std::ptr::null_mut(),
+            tag,
+        };
+        // SAFETY: it is there until this returns. The thread may sleep.
+        sync::call(|| unsafe { configured(driver, &raw const vlan) });
+    });
+    let interfaces = lock();
+    let is_child = |interface: &&Interface| interface.parent == Some((port, tag));
+    let child = interfaces.values().find(is_child)?;
+    Some(child.name.to_string_lossy().into_owned())
+}
+
+/// An administrator takes an interface of vlan(4) away.
+pub fn remove_child(name: &str, tag: u16) {
+    call(name, |callbacks, driver| {
+        let unconfigured = callbacks.child_unconfigured.expect("it is set");
+        // SAFETY: the thread may sleep.
+        sync::call(|| unsafe { unconfigured(driver, tag) });
+    });
+}
+
+fn key_of(name: &str) -> Option<usize> {
+    let interfaces = lock();
+    let is_it = |(_, interface): &(&usize, &Interface)| {
+        interface.is_attached && interface.name.as_bytes() == name.as_bytes()
+    };
+    interfaces.iter().find(is_it).map(|(key, _)| *key)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rust_helper_if_adopt(
+    vlan: *const sys::kpi_vlan,
+    config: *const sys::kpi_ifnet_config,
+    interface: *mut *mut sys::kpi_ifnet,
+) -> c_int {
+    sync::assert_may_sleep("if_adopt");
+    if memory::is_exhausted() {
+        return sys::ENOMEM.cast_signed();
+    }
+    let _inside = memory::inside();
+    // SAFETY: as kpi/c says.
+    let (vlan, config) = unsafe { (vlan.read(), &*config) };
+    let name = used(vlan.port, "if_adopt", |port| port.name.to_string_lossy().into_owned());
+    let name = format!("{name}.{:04x}", vlan.tag);
+    // SAFETY: as kpi/c says: constant callbacks, and a place for a pointer.
+    unsafe { interface.write(insert(config, name, Some((vlan.port.addr(), vlan.tag)))) };
     0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rust_helper_if_refresh(interface: *mut sys::kpi_ifnet) {
+    sync::assert_may_sleep("if_refresh");
+    let (name, is_up) = used(interface, "if_refresh", |interface| {
+        (interface.name.to_string_lossy().into_owned(), interface.is_up)
+    });
+    if is_up {
+        set_up(&name, true);
+    }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn rust_helper_if_detach(interface: *mut sys::kpi_ifnet) {
     sync::assert_may_sleep("if_detach");
     trace::note("if_detach");
+    // vlan(4) takes what is on it away first.
+    let (name, tags) = {
+        let _inside = memory::inside();
+        let name = used(interface, "if_detach", |it| it.name.to_string_lossy().into_owned());
+        let port = interface.addr();
+        let interfaces = lock();
+        let parents = interfaces.values().filter(|it| it.is_attached).filter_map(|it| it.parent);
+        let tags: Vec<u16> =
+            parents.filter(|(parent, _)| *parent == port).map(|(_, tag)| tag).collect();
+        (name, tags)
+    };
+    for tag in tags {
+        remove_child(&name, tag);
+    }
     used(interface, "if_detach", |interface| interface.is_attached = false);
     let mut interfaces = lock();
     while interfaces.get(&interface.addr()).is_some_and(|interface| interface.users > 0) {

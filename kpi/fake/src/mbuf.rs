@@ -34,6 +34,7 @@ pub fn packet(bytes: &[u8]) -> *mut sys::mbuf {
 
 /// The bytes of a packet, which is freed.
 pub(crate) unsafe fn take(chain: *mut sys::mbuf) -> Vec<u8> {
+    let _inside = memory::inside();
     // SAFETY: as the caller says: the only reference to a packet.
     unsafe {
         let bytes = packet_of(chain).bytes.clone();

@@ -172,11 +172,7 @@ impl Stack {
     }
 
     /// An HCA comes that is another than [`Stack::add_device`] makes.
-    pub fn add_device_with(
-        &self,
-        attributes: sys::kpi_device_attributes,
-        ports: [Port; 2],
-    ) -> Hca {
+    pub fn add_device_with(&self, attributes: sys::kpi_device_attributes, ports: [Port; 2]) -> Hca {
         Hca(client::add(attributes, ports))
     }
 

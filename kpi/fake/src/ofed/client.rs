@@ -268,4 +268,3 @@ extern "C" fn rust_helper_ib_unwatch_port(watch: *mut sys::kpi_port_watch) {
     let Watch { device, .. } = tables.watches.remove(key(watch));
     tables.devices.release(device);
 }
-

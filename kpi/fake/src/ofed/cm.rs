@@ -47,12 +47,11 @@ pub(super) fn request(service: u64, mtu: u8) -> Option<usize> {
     request.gid[15] = 0x77;
     // SAFETY: the id is new, and the listener is not destroyed meanwhile. The thread may sleep.
     let call = || unsafe { requested(id, pointer(made), &raw const request) };
-    let (tables, is_unwanted) =
-        tables.call(listener, || {
-            let (tables, is_unwanted) = lock().call(made, || sync::call(call));
-            drop(tables);
-            is_unwanted
-        });
+    let (tables, is_unwanted) = tables.call(listener, || {
+        let (tables, is_unwanted) = lock().call(made, || sync::call(call));
+        drop(tables);
+        is_unwanted
+    });
     drop(tables);
     if is_unwanted == 0 {
         return Some(number);

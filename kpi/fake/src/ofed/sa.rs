@@ -115,9 +115,8 @@ pub(super) fn answer_all(is_silent: bool) -> bool {
 /// What is not answered, of a device or of all, comes back.
 pub(super) fn flush(device: Option<usize>) {
     let tables = lock();
-    let is_open = |asked: &Question| {
-        !asked.is_answered && device.is_none_or(|device| device == asked.device)
-    };
+    let is_open =
+        |asked: &Question| !asked.is_answered && device.is_none_or(|device| device == asked.device);
     let open = tables.questions.iter().enumerate().filter(|(_, asked)| is_open(asked));
     let questions: Vec<usize> = open.map(|(number, _)| number).collect();
     let is_heard = tables.client.is_some();

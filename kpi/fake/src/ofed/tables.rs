@@ -135,7 +135,10 @@ impl Locked {
     pub(super) fn wait_until_idle(&mut self, key: usize, what: &str) {
         sync::assert_may_sleep(what);
         while let Some(thread) = self.busy.get(&key) {
-            check!(*thread != thread::current().id(), "{what} waits for the callback that calls it");
+            check!(
+                *thread != thread::current().id(),
+                "{what} waits for the callback that calls it"
+            );
             let tables = self.tables.take().expect("it is locked");
             self.tables = Some(IDLE.wait(tables).unwrap_or_else(PoisonError::into_inner));
         }
