@@ -27,6 +27,7 @@ mod action;
 mod carrier;
 mod counters;
 mod group;
+pub mod hash;
 mod mtu;
 mod port;
 mod pump;
