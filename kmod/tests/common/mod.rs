@@ -2,12 +2,12 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
-use std::ptr::null_mut;
+mod entry;
+
 use std::time::Duration;
 
 use fake_kernel::ofed::{self, ATTRIBUTES, Hca, Port, QueuePair, Stack};
-use fake_kernel::{ifnet, kenv, log, mbuf, memory, sysctl, time, trace, worker};
-use kmod::Module;
+use fake_kernel::{ifnet, kenv, log, mbuf, sysctl, time, trace, worker};
 
 /// A link-layer address.
 pub type Address = [u8; 20];
@@ -29,7 +29,7 @@ const fn address(flags: u8, host: u8) -> Address {
 /// A kernel with a stack, and perhaps the module.
 pub struct Machine {
     pub stack: Stack,
-    module: *mut Module,
+    module: Option<entry::Loaded>,
     packets: usize,
 }
 
@@ -47,7 +47,7 @@ impl Machine {
         log::take_lines();
         trace::take();
         stack.be_automatic(true);
-        Self { stack, module: null_mut(), packets: mbuf::count() }
+        Self { stack, module: None, packets: mbuf::count() }
     }
 
     /// With the module and an adapter, whose interfaces are `ib0` and `ib1`.
@@ -69,18 +69,20 @@ impl Machine {
 
     /// The kernel's linker loads the module. The number of the error, or 0.
     pub fn load(&mut self) -> i32 {
-        let place = &raw mut self.module;
-        // SAFETY: good for writing.
-        memory::kernel(|| unsafe { kmod::ipoib_rs_load(place) })
+        match entry::load() {
+            Ok(module) => {
+                self.module = Some(module);
+                0
+            }
+            Err(error) => error,
+        }
     }
 
     /// It unloads the module, which comes after a load that failed, too.
     pub fn unload(&mut self) {
         time::be_patient();
-        let module = std::mem::replace(&mut self.module, null_mut());
-        if !module.is_null() {
-            // SAFETY: what `load` got.
-            memory::kernel(|| unsafe { kmod::ipoib_rs_unload(module) });
+        if let Some(module) = self.module.take() {
+            entry::unload(module);
         }
     }
 
@@ -151,7 +153,7 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            assert!(self.module.is_null(), "the module is still loaded");
+            assert!(self.module.is_none(), "the module is still loaded");
         }
     }
 }

@@ -17,7 +17,7 @@ use std::thread;
 
 use sys_bindings as sys;
 
-use crate::{dma, time};
+use crate::{check, dma, time};
 use tables::{Tables, lock};
 use verbs::Arrived;
 
@@ -222,6 +222,11 @@ impl Stack {
         }
     }
 
+    /// As [`Stack::receive`], where others may take receives and queue pairs away meanwhile.
+    pub fn receive_if_there(&self, qpn: u32, bytes: &[u8]) {
+        verbs::receive_if_there(qpn, bytes);
+    }
+
     /// A queue pair has an event.
     pub fn queue_pair_event(&self, qpn: u32, event: kpi_qp_event::Type) {
         verbs::event(qpn, event);
@@ -265,7 +270,7 @@ impl Stack {
 
     /// Answers a join, or ends the membership with an error.
     pub fn answer_join(&self, join: u32, error: c_int) {
-        sa::answer_join(join as usize, error);
+        check!(sa::answer_join(join as usize, error), "a membership is answered that is gone");
     }
 
     /// How many ids the communication manager made.
@@ -305,7 +310,7 @@ impl Stack {
 
     /// Something happens to an id.
     pub fn connection_event(&self, number: u32, event: kpi_cm_event_type::Type, reason: u32) {
-        cm::event(number as usize, event, reason);
+        check!(cm::event(number as usize, event, reason), "an event of an id that is gone");
     }
 }
 
@@ -316,8 +321,10 @@ pub fn step() -> bool {
     let is_automatic = lock().is_automatic;
     for QueuePair { qpn, sends, state, .. } in verbs::queue_pairs() {
         if is_automatic && state == kpi_qp_state::KPI_QPS_RTS {
-            has_done |= sends > 0;
-            (0..sends).for_each(|_| verbs::complete_send(qpn, kpi_status::KPI_STATUS_SUCCESS));
+            let status = kpi_status::KPI_STATUS_SUCCESS;
+            for _ in 0..sends {
+                has_done |= verbs::complete_send_if_there(qpn, status);
+            }
         }
     }
     has_done |= sa::answer_all(!is_automatic);

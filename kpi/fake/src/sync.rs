@@ -51,7 +51,7 @@ thread_local! {
     static ATOMIC: Cell<u32> = const { Cell::new(0) };
 }
 
-type Order = (Cow<'static, str>, Cow<'static, str>);
+type Order = (String, String);
 
 /// Orders that were seen: the second was locked while the first was held.
 static ORDERS: Mutex<BTreeSet<Order>> = Mutex::new(BTreeSet::new());
@@ -139,12 +139,12 @@ extern "C" fn rust_helper_net_epoch_exit(_tracker: *mut sys::epoch_tracker) {
 }
 
 /// Mutexes of one name are one place in the order, as they are for WITNESS.
-fn witness(held: &[Cow<'static, str>], name: &Cow<'static, str>) {
-    check!(!held.contains(name), "{name} is locked twice");
+fn witness(held: &[Cow<'static, str>], name: &str) {
+    check!(held.iter().all(|other| other != name), "{name} is locked twice");
     let mut orders = ORDERS.lock().unwrap_or_else(PoisonError::into_inner);
     for outer in held {
-        let opposite = (name.clone(), outer.clone());
+        let opposite = (name.to_owned(), outer.to_string());
         check!(!orders.contains(&opposite), "{name} is locked after {outer}, and before it");
-        orders.insert((outer.clone(), name.clone()));
+        orders.insert((outer.to_string(), name.to_owned()));
     }
 }

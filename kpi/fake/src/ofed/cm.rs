@@ -60,10 +60,13 @@ pub(super) fn request(service: u64, mtu: u8) -> Option<usize> {
     None
 }
 
-/// Something happens to an id.
-pub(super) fn event(number: usize, type_: u32, reason: u32) {
+/// Something happens to an id, if it is there.
+pub(super) fn event(number: usize, type_: u32, reason: u32) -> bool {
     let mut tables = lock();
     let at = tables.id_keys[number];
+    if !tables.ids.has(at) {
+        return false;
+    }
     let event = sys::kpi_cm_event {
         type_,
         reject_reason: reason,
@@ -78,6 +81,7 @@ pub(super) fn event(number: usize, type_: u32, reason: u32) {
     if is_unwanted != 0 {
         rust_helper_cm_destroy(pointer(at));
     }
+    true
 }
 
 /// Peers accept what they are asked; or, if they are silent, what they were asked long ago is given

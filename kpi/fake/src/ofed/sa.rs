@@ -54,11 +54,13 @@ pub(super) fn answer(question: usize, error: c_int, capabilities: u32) {
     }
 }
 
-/// Answers a join, or ends the membership.
-pub(super) fn answer_join(join: usize, error: c_int) {
+/// Answers a join, or ends the membership, if it is there.
+pub(super) fn answer_join(join: usize, error: c_int) -> bool {
     let mut tables = lock();
     let membership = tables.joins[join];
-    check!(tables.memberships.has(membership), "a membership is answered that is gone");
+    if !tables.memberships.has(membership) {
+        return false;
+    }
     let answered = tables.callbacks.and_then(|callbacks| callbacks.group_answered);
     let answered = answered.expect("it is set");
     let at = tables.memberships.get(membership);
@@ -72,6 +74,7 @@ pub(super) fn answer_join(join: usize, error: c_int) {
     if is_unwanted != 0 {
         remove(&mut tables, membership);
     }
+    true
 }
 
 /// Answers all that is not answered, and joins all that want to; or, if the subnet administrator is
@@ -101,13 +104,7 @@ pub(super) fn answer_all(is_silent: bool) -> bool {
     }
     for join in joins {
         // An answer before may have had it left.
-        let is_there = {
-            let tables = lock();
-            tables.memberships.has(tables.joins[join])
-        };
-        if is_there {
-            answer_join(join, error);
-        }
+        answer_join(join, error);
     }
     has_any
 }

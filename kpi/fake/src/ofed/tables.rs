@@ -45,8 +45,8 @@ pub(super) struct Tables {
     pub(super) next_qpn: u32,
     pub(super) device_count: usize,
     next_key: usize,
-    /// Objects about which a callback runs, and in which thread.
-    busy: BTreeMap<usize, ThreadId>,
+    /// Objects about which callbacks run, and in which threads.
+    busy: BTreeMap<usize, Vec<ThreadId>>,
 }
 
 impl Tables {
@@ -134,11 +134,9 @@ impl Locked {
     /// Waits until no callback about an object runs. It must not be the one that waits.
     pub(super) fn wait_until_idle(&mut self, key: usize, what: &str) {
         sync::assert_may_sleep(what);
-        while let Some(thread) = self.busy.get(&key) {
-            check!(
-                *thread != thread::current().id(),
-                "{what} waits for the callback that calls it"
-            );
+        while let Some(threads) = self.busy.get(&key) {
+            let is_own = threads.contains(&thread::current().id());
+            check!(!is_own, "{what} waits for the callback that calls it");
             let tables = self.tables.take().expect("it is locked");
             self.tables = Some(IDLE.wait(tables).unwrap_or_else(PoisonError::into_inner));
         }
@@ -146,17 +144,19 @@ impl Locked {
 
     /// Calls a driver about an object, with the tables unlocked meanwhile.
     pub(super) fn call<R>(mut self, key: usize, call: impl FnOnce() -> R) -> (Self, R) {
-        // One at a time, as the stack does it for each object.
-        while let Some(thread) = self.busy.get(&key) {
-            check!(*thread != thread::current().id(), "a callback about an object calls itself");
-            let tables = self.tables.take().expect("it is locked");
-            self.tables = Some(IDLE.wait(tables).unwrap_or_else(PoisonError::into_inner));
-        }
-        self.busy.insert(key, thread::current().id());
+        let thread = thread::current().id();
+        self.busy.entry(key).or_default().push(thread);
         drop(self);
         let result = call();
         let mut locked = lock();
-        locked.busy.remove(&key);
+        if let Some(threads) = locked.busy.get_mut(&key) {
+            if let Some(place) = threads.iter().position(|other| *other == thread) {
+                threads.swap_remove(place);
+            }
+            if threads.is_empty() {
+                locked.busy.remove(&key);
+            }
+        }
         IDLE.notify_all();
         (locked, result)
     }

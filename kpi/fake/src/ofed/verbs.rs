@@ -128,9 +128,13 @@ pub(super) fn is_posted(address: u64) -> bool {
 
 /// The queue pair with a number.
 fn find(tables: &Tables, qpn: u32) -> usize {
-    let found = tables.pairs.iter().find(|(_, pair)| pair.qpn == qpn);
+    let found = look_for(tables, qpn);
     check!(found.is_some(), "there is no queue pair {qpn:#x}");
-    found.map(|(key, _)| key).unwrap_or_default()
+    found.unwrap_or_default()
+}
+
+fn look_for(tables: &Tables, qpn: u32) -> Option<usize> {
+    tables.pairs.iter().find(|(_, pair)| pair.qpn == qpn).map(|(key, _)| key)
 }
 
 pub(super) fn queue_pairs() -> Vec<QueuePair> {
@@ -159,32 +163,47 @@ pub(super) fn state_of(qpn: u32) -> state::Type {
 
 /// The oldest send of a queue pair ends. If it went well, it is among what was sent.
 pub(super) fn complete_send(qpn: u32, status: status::Type) {
+    check!(complete_send_if_there(qpn, status), "nothing is posted that could complete");
+}
+
+/// The same, if there is one.
+pub(super) fn complete_send_if_there(qpn: u32, status: status::Type) -> bool {
     let mut tables = lock();
-    let key = find(&tables, qpn);
+    let Some(key) = look_for(&tables, qpn) else { return false };
     let pair = tables.pairs.get(key);
-    let Some(work) = pair.sends.pop_front() else {
-        crate::panic(format_args!("nothing is posted that could complete"))
-    };
+    let Some(work) = pair.sends.pop_front() else { return false };
     let queue = pair.config.send_cq;
     if status == status::KPI_STATUS_SUCCESS && !work.segments.is_empty() {
         tables.sent.push(Sent { qpn, to: work.to, bytes: work.read() });
     }
     drop(complete(tables, key, queue, &completion(work.wr_id, status)));
+    true
+}
+
+/// A packet arrives for a queue pair that takes some, if it is there and has a receive.
+pub(super) fn receive_if_there(qpn: u32, bytes: &[u8]) {
+    let tables = lock();
+    if let Some(key) = look_for(&tables, qpn) {
+        receive(tables, key, status::KPI_STATUS_SUCCESS, Arrived::Bytes(bytes));
+    }
 }
 
 /// Something arrives for the oldest receive of a queue pair, or that fails.
 pub(super) fn complete_receive(qpn: u32, status: status::Type, arrived: Arrived<'_>) {
-    let mut tables = lock();
+    let tables = lock();
     let key = find(&tables, qpn);
+    check!(receive(tables, key, status, arrived), "nothing is posted that could complete");
+}
+
+/// Whether there was a receive.
+fn receive(mut tables: Locked, key: usize, status: status::Type, arrived: Arrived<'_>) -> bool {
     let shared = tables.pairs.get(key).config.srq;
     let ring = if shared.is_null() {
         &mut tables.pairs.get(key).receives
     } else {
         &mut tables.shared.get(self::key(shared)).receives
     };
-    let Some(work) = ring.pop_front() else {
-        crate::panic(format_args!("nothing is posted that could complete"))
-    };
+    let Some(work) = ring.pop_front() else { return false };
     let mut completion = completion(work.wr_id, status);
     let mut bytes = 0;
     if status == status::KPI_STATUS_SUCCESS {
@@ -211,6 +230,7 @@ pub(super) fn complete_receive(qpn: u32, status: status::Type, arrived: Arrived<
     }
     let queue = tables.pairs.get(key).config.receive_cq;
     drop(complete(tables, key, queue, &completion));
+    true
 }
 
 /// What a receive brings.
