@@ -221,6 +221,30 @@ fn set_mode(mode: &str) {
     let _ = sysctl::write_text("net.link.ipoib.ib0.mode", mode);
 }
 
+#[test]
+fn a_datagram_that_cannot_be_sent_stops_the_others_for_a_moment_only() {
+    let (machine, hca) = Machine::start_up();
+    ifnet::transmit("ib0", &NEIGHBOR, IPV4, &ipv4(100));
+    machine.settle();
+    machine.stack.take_sent();
+    machine.stack.be_automatic(false);
+    for _ in 0..4 {
+        ifnet::transmit("ib0", &NEIGHBOR, IPV4, &ipv4(100));
+    }
+    let qpn = machine.datagrams(0).qpn;
+    machine.stack.complete_send(qpn, kpi_status::KPI_STATUS_FAILED);
+    machine.stack.be_automatic(true);
+    machine.settle();
+    machine.stack.take_sent();
+    ifnet::transmit("ib0", &NEIGHBOR, IPV4, &ipv4(101));
+    machine.settle();
+    let lengths: Vec<usize> =
+        machine.stack.take_sent().iter().map(|sent| sent.bytes.len()).collect();
+    assert_eq!(lengths, [105]);
+    hca.remove();
+    machine.stop();
+}
+
 /// All that an interface does, in short.
 const SCRIPT: &[fn(&Machine)] = &[
     |_| ifnet::set_up("ib0", true),

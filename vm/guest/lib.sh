@@ -7,7 +7,10 @@
 #   expect NAME COMMAND...  a check that passes if the command does
 #   refuse NAME TEXT COMMAND...  ... if the command fails, and says TEXT or makes the kernel say it
 #   need PROGRAM...      whether all of these programs are there; says which is not
+#   observe              what follows is about somebody else's driver: found, and not judged
+#   judge                ends that
 #   note TEXT            a line for whoever reads the console
+#   option NAME DEFAULT  prints what scripts/vm.sh --set says of NAME, or the default
 #
 # A name has no colon in it. Results go to the second serial port, which nobody else writes to, and
 # to the console for those who read it.
@@ -31,8 +34,25 @@ skip() {
     report skip "$1: $2"
 }
 
+# Names the check that is being made, for the case that the machine does not survive it.
+try() {
+    report try "$1"
+}
+
+observe() {
+    report observe
+}
+
+judge() {
+    report judge
+}
+
 note() {
     printf '@vm note %s\n' "$*" >/dev/console
+}
+
+option() {
+    kenv -q "vm.$1" || echo "$2"
 }
 
 # The last line that a command said, for a reason in one line.
@@ -43,6 +63,7 @@ last_line() {
 expect() {
     expect_name=$1
     shift
+    try "$expect_name"
     if "$@" >/tmp/said 2>&1; then
         ok "$expect_name"
     else
@@ -55,6 +76,7 @@ refuse() {
     refuse_name=$1
     refuse_text=$2
     shift 2
+    try "$refuse_name"
     refuse_lines=$(dmesg | wc -l)
     if "$@" >/tmp/said 2>&1; then
         not_ok "$refuse_name" "$* was not refused"

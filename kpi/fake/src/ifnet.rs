@@ -44,6 +44,8 @@ pub struct State {
     pub broadcast: Address,
     /// The MTU.
     pub mtu: u32,
+    /// The rate.
+    pub bits_per_second: u64,
     /// Whether there is a carrier.
     pub is_link_up: bool,
     /// How often the address was announced.
@@ -265,6 +267,7 @@ unsafe fn insert(
             address: config.address,
             broadcast: config.broadcast,
             mtu: config.mtu,
+            bits_per_second: config.bits_per_second,
             is_link_up: false,
             announcements: 0,
             tapped: 0,
@@ -447,6 +450,11 @@ extern "C" fn rust_helper_if_set_link(interface: *mut sys::kpi_ifnet, is_up: c_i
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn rust_helper_if_set_rate(interface: *mut sys::kpi_ifnet, bits_per_second: u64) {
+    used(interface, "if_set_rate", |interface| interface.state.bits_per_second = bits_per_second);
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn rust_helper_if_announce(interface: *mut sys::kpi_ifnet) {
     sync::assert_may_sleep("if_announce");
     used(interface, "if_announce", |interface| interface.state.announcements += 1);
@@ -474,6 +482,7 @@ unsafe extern "C" fn rust_helper_if_input(
     cast: u32,
 ) {
     check!(!sync::holds_mutex(), "a packet is handed to the stack with a mutex held");
+    check!(sync::is_in_epoch(), "a packet is handed to the stack outside of the net epoch");
     // SAFETY: the stack owns the packet from now on.
     let bytes = unsafe { mbuf::take(packet) };
     used(interface, "if_input", |interface| {
@@ -501,6 +510,7 @@ unsafe extern "C" fn rust_helper_if_too_big(
     mtu: u32,
 ) -> c_int {
     check!(!sync::holds_mutex(), "the stack is told with a mutex held");
+    check!(sync::is_in_epoch(), "the stack is told outside of the net epoch");
     let is_exhausted = memory::is_exhausted();
     // SAFETY: the stack owns the packet from now on.
     let bytes = unsafe { mbuf::take(packet) };

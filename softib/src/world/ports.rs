@@ -189,8 +189,9 @@ impl World {
         hides.copied().unwrap_or(false)
     }
 
-    /// Clears the RC flag of the sender's address in the ARP packets that a port sends from now on,
-    /// or ends that: to others the port is one that takes no connections.
+    /// Clears the RC flag of the sender's address in the packets of ARP and of neighbour discovery
+    /// that a port sends from now on, or ends that: to others the port is one that takes no
+    /// connections.
     ///
     /// # Errors
     ///
@@ -202,6 +203,20 @@ impl World {
         Ok(())
     }
 
+    /// Datagrams that a port is to fail to send.
+    pub fn sends_to_fail(&self, device: u32, number: u8) -> u32 {
+        self.port(device, number).map_or(0, |port| self.fabric.datagrams_to_fail(port))
+    }
+
+    /// Has the next datagrams that a port sends fail: each stops the send queue of its queue pair.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is no such port.
+    pub fn fail_sends(&mut self, device: u32, number: u8, count: u32) -> Result<(), Error> {
+        Ok(self.fabric.fail_datagrams(self.port(device, number)?, count)?)
+    }
+
     /// Whether requests for connections are lost.
     pub const fn drops_requests(&self) -> bool {
         self.chance.drops_requests()
@@ -210,6 +225,16 @@ impl World {
     /// Loses all requests for connections from now on, or ends that.
     pub const fn set_drops_requests(&mut self, drops: bool) {
         self.chance.set_drops_requests(drops);
+    }
+
+    /// Whether no request for a connection can be posted.
+    pub const fn refuses_requests(&self) -> bool {
+        self.refuses_requests
+    }
+
+    /// Refuses the posting of all requests for connections from now on, or ends that.
+    pub const fn set_refuses_requests(&mut self, refuses: bool) {
+        self.refuses_requests = refuses;
     }
 
     /// Another subnet manager takes over, which knows no members of groups.

@@ -234,6 +234,45 @@ fn a_datagram_fills_the_segments_of_a_receive() {
 }
 
 #[test]
+fn a_datagram_that_its_port_drops_is_announced_as_sent() {
+    let mut world = world();
+    let [a, b] = datagram_hosts(&mut world);
+    world.set_link(a.device, a.port, false).unwrap();
+    calls(&mut world);
+    assert!(!world.arm_queue(a.queue));
+    send(&mut world, &a, &b, 33, b"lost");
+    assert_eq!(calls(&mut world), [Call::Complete { queue: a.context }]);
+    let sent = Completion { wr_id: 33, pair: a.context, ..NO_COMPLETION };
+    assert_eq!(poll(&mut world, &a), [sent]);
+    assert_eq!(world.port_counters(a.device, a.port).sends_while_inactive, 1);
+}
+
+#[test]
+fn a_send_that_fails_stops_its_queue_until_that_is_started_again() {
+    const LOCAL_QP_OPERATION: u32 = 3;
+    const SEND_QUEUE_ERROR: u32 = 5;
+
+    let mut world = world();
+    let [a, b] = datagram_hosts(&mut world);
+    world.fail_sends(a.device, a.port, 1).unwrap();
+    for wr_id in [1, 2] {
+        send(&mut world, &a, &b, wr_id, b"lost");
+    }
+    calls(&mut world);
+    let statuses = |sends: &[Completion]| {
+        sends.iter().map(|send| (send.wr_id, send.status)).collect::<Vec<_>>()
+    };
+    assert_eq!(statuses(&poll(&mut world, &a)), [(1, LOCAL_QP_OPERATION), (2, FLUSHED)]);
+    assert_eq!(state_code(world.pair_state(a.pair)), SEND_QUEUE_ERROR);
+    assert_eq!(world.sends_to_fail(a.device, a.port), 0);
+
+    world.modify_pair(a.pair, &Change { state: 3, ..Change::default() }).unwrap();
+    send(&mut world, &a, &b, 3, b"sent");
+    calls(&mut world);
+    assert_eq!(statuses(&poll(&mut world, &a)), [(3, 0)]);
+}
+
+#[test]
 fn the_thread_is_woken_once_for_all_that_is_posted_before_it_runs() {
     let mut world = world();
     let [a, b] = datagram_hosts(&mut world);
@@ -471,6 +510,48 @@ fn the_flag_of_connections_can_be_hidden_in_arp() {
     let mut hidden = arp;
     hidden[12] = 0;
     assert_eq!(read(places[1])[40..], hidden);
+}
+
+#[test]
+fn requests_for_connections_can_be_refused_when_they_are_posted() {
+    const GSI: u32 = 1;
+    let mut world = world();
+    let queue = world.create_queue(0, 32, 1).unwrap();
+    let config = PairConfig {
+        context: 1,
+        send_queue: queue.0,
+        receive_queue: queue.0,
+        shared_queue: 0,
+        service: GSI,
+        sends_max: 8,
+        receives_max: 8,
+        receive_segments_max: 2,
+        port: 1,
+        signals_all: 1,
+        reserved: [0; 2],
+    };
+    let (pair, qpn) = world.create_pair(0, &config).unwrap();
+    let host = Host { queue, pair, qpn, device: 0, port: 1, context: 1 };
+    initialise(&mut world, &host);
+    for state in [2, 3] {
+        world.modify_pair(pair, &Change { state, ..Change::default() }).unwrap();
+    }
+    let mut mad = [0; 256];
+    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+    let address = address(&world, &host);
+    let handle = world.create_address(0, 1, &address).unwrap();
+    let mut post = |world: &mut World, attribute| {
+        mad[16..18].copy_from_slice(&u16::to_be_bytes(attribute));
+        world.post_send(pair, &send_request(1, &host, handle.0), &[memory(&mad)])
+    };
+    for (refuses, result) in [(true, Err(Error::NoMemory)), (false, Ok(()))] {
+        world.set_refuses_requests(refuses);
+        assert_eq!(world.refuses_requests(), refuses);
+        assert_eq!(post(&mut world, 0x0010), result, "a request");
+        assert_eq!(post(&mut world, 0x0014), Ok(()), "ready to use");
+        calls(&mut world);
+        assert_eq!(world.totals().packets, 0);
+    }
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub(super) struct Pair {
     context: Pointer,
     qpn: u32,
     state: state::Type,
+    /// IBA 10.3.1, SQE: a datagram could not be sent, and what is posted behind it is flushed.
+    is_stopped: bool,
     sends: VecDeque<Work>,
     receives: VecDeque<Work>,
     groups: BTreeSet<([u8; 16], u16)>,
@@ -176,7 +178,14 @@ pub(super) fn complete_send_if_there(qpn: u32, status: status::Type) -> bool {
     if status == status::KPI_STATUS_SUCCESS && !work.segments.is_empty() {
         tables.sent.push(Sent { qpn, to: work.to, bytes: work.read() });
     }
-    drop(complete(tables, key, queue, &completion(work.wr_id, status)));
+    let is_connected = tables.pairs.get(key).config.is_connected != 0;
+    if status == status::KPI_STATUS_FAILED && !is_connected {
+        tables.pairs.get(key).is_stopped = true;
+        tables = complete(tables, key, queue, &completion(work.wr_id, status));
+        drop(flush_sends(tables, key, queue));
+    } else {
+        drop(complete(tables, key, queue, &completion(work.wr_id, status)));
+    }
     true
 }
 
@@ -322,6 +331,7 @@ fn enter(mut tables: Locked, pair: usize, next: state::Type) -> (Locked, c_int) 
     }
     let at = tables.pairs.get(pair);
     at.state = next;
+    at.is_stopped = false;
     let queues = [at.config.send_cq, at.config.receive_cq];
     let (is_connected, shared) = (at.config.is_connected != 0, at.config.srq);
     match next {
@@ -353,16 +363,22 @@ fn purge(tables: &mut Tables, pair: usize) {
 
 /// IBA 10.3.1.7: everything that is posted completes as flushed.
 fn flush(mut tables: Locked, pair: usize, [sends, receives]: [*mut sys::kpi_cq; 2]) -> Locked {
-    let flushed = status::KPI_STATUS_FLUSHED;
-    while tables.pairs.has(pair)
-        && let Some(work) = tables.pairs.get(pair).sends.pop_front()
-    {
-        tables = complete(tables, pair, sends, &completion(work.wr_id, flushed));
-    }
+    tables = flush_sends(tables, pair, sends);
     while tables.pairs.has(pair)
         && let Some(work) = tables.pairs.get(pair).receives.pop_front()
     {
-        tables = complete(tables, pair, receives, &completion(work.wr_id, flushed));
+        let flushed = completion(work.wr_id, status::KPI_STATUS_FLUSHED);
+        tables = complete(tables, pair, receives, &flushed);
+    }
+    tables
+}
+
+fn flush_sends(mut tables: Locked, pair: usize, queue: *mut sys::kpi_cq) -> Locked {
+    while tables.pairs.has(pair)
+        && let Some(work) = tables.pairs.get(pair).sends.pop_front()
+    {
+        let flushed = completion(work.wr_id, status::KPI_STATUS_FLUSHED);
+        tables = complete(tables, pair, queue, &flushed);
     }
     tables
 }
@@ -528,6 +544,7 @@ unsafe extern "C" fn rust_helper_ib_create_qp(
             context: context(config.context.cast()),
             qpn: number,
             state: state::KPI_QPS_RESET,
+            is_stopped: false,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             groups: BTreeSet::new(),
@@ -587,6 +604,14 @@ extern "C" fn rust_helper_ib_init_rc_qp(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn rust_helper_ib_modify_qp(pair: *mut sys::ib_qp, next: u32) -> c_int {
     modify(pair, next)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rust_helper_ib_restart_sends(pair: *mut sys::ib_qp) -> c_int {
+    sync::assert_may_sleep("restart_sends");
+    let mut tables = lock();
+    let was_stopped = std::mem::take(&mut tables.pairs.get(key(pair)).is_stopped);
+    if was_stopped { 0 } else { sys::EBUSY.cast_signed() }
 }
 
 #[unsafe(no_mangle)]
@@ -679,7 +704,7 @@ unsafe extern "C" fn rust_helper_ib_post_send(
     }
     let at = tables.pairs.get(key(pair));
     at.sends.push_back(work);
-    if at.state == state::KPI_QPS_ERROR {
+    if at.state == state::KPI_QPS_ERROR || at.is_stopped {
         let queues = [at.config.send_cq, at.config.receive_cq];
         // It may be polled before this returns.
         drop(flush_later(tables, key(pair), queues));
@@ -691,7 +716,10 @@ unsafe extern "C" fn rust_helper_ib_post_send(
 /// mutex, and adapters have a thread of their own for it.
 fn flush_later(mut tables: Locked, pair: usize, queues: [*mut sys::kpi_cq; 2]) -> Locked {
     let armed = queues.map(|queue| std::mem::take(&mut tables.queues.get(key(queue)).is_armed));
-    tables = flush(tables, pair, queues);
+    tables = match tables.pairs.get(pair).state {
+        state::KPI_QPS_ERROR => flush(tables, pair, queues),
+        _ => flush_sends(tables, pair, queues[0]),
+    };
     for (queue, was_armed) in queues.into_iter().zip(armed) {
         if was_armed {
             tables.queues.get(key(queue)).is_armed = true;
