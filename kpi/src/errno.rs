@@ -39,6 +39,8 @@ errnos! {
     ENETDOWN;
     /// A queue is full.
     ENOBUFS;
+    /// There is none.
+    ENOENT;
     /// No memory.
     ENOMEM;
     /// No such device.

@@ -400,7 +400,7 @@ impl fmt::Debug for LaggPort {
     }
 }
 
-/// What a lagg does with its own interface.
+/// What a lagg does with its own interface. Nothing, once that is detached.
 impl NetInterface {
     /// Puts an address and a broadcast address on; nobody is told. It does not sleep.
     pub fn wear(&self, identity: Option<&Identity>) {
@@ -409,41 +409,43 @@ impl NetInterface {
             Some(identity) => (identity.address.as_bytes(), identity.broadcast.as_bytes()),
             None => (&nobody[..], &nobody[..]),
         };
-        // SAFETY: the interface exists by its invariant. Addresses have as many bytes as are
+        let (address, broadcast) = (address.as_ptr(), broadcast.as_ptr());
+        // SAFETY: the interface exists and is attached. Addresses have as many bytes as are
         // copied.
-        unsafe {
-            sys::rust_helper_lagg_wear(self.raw(), address.as_ptr(), broadcast.as_ptr());
-        }
+        self.while_attached(|raw| unsafe { sys::rust_helper_lagg_wear(raw, address, broadcast) });
     }
 
     /// Tells the stack that the address is another. ARP announces it, if the interface is up.
     /// Whether that was so.
     pub fn tell_address(&self, _may_sleep: &mut MaySleep) -> bool {
-        // SAFETY: may sleep, as the argument proves; the interface exists by its invariant.
-        unsafe { sys::rust_helper_lagg_tell_address(self.raw()) != 0 }
+        // SAFETY: may sleep, as the argument proves; the interface exists and is attached.
+        let told =
+            self.while_attached(|raw| unsafe { sys::rust_helper_lagg_tell_address(raw) != 0 });
+        told.unwrap_or(false)
     }
 
     /// Tells the neighbours of the address, by unsolicited advertisements, and, unless that was
     /// done by [`Self::tell_address`], by gratuitous ARP.
     pub fn announce_lagg(&self, has_arp_announced: bool, _may_sleep: &mut MaySleep) {
+        let has_announced = has_arp_announced.into();
         // SAFETY: as in `tell_address`.
-        unsafe { sys::rust_helper_lagg_announce(self.raw(), has_arp_announced.into()) }
+        self.while_attached(|raw| unsafe { sys::rust_helper_lagg_announce(raw, has_announced) });
     }
 
     /// Changes the MTU to what the ports have.
     pub fn apply_mtu(&self, mtu: usize, _may_sleep: &mut MaySleep) {
         // SAFETY: as in `tell_address`.
         // CAST: at most 65520.
-        unsafe { sys::rust_helper_lagg_set_mtu(self.raw(), mtu as u32) }
+        self.while_attached(|raw| unsafe { sys::rust_helper_lagg_set_mtu(raw, mtu as u32) });
     }
 
     /// Says what it can do. It does not sleep.
     pub fn set_capabilities(&self, capabilities: Capabilities) {
         let Capabilities { supported, enabled, assist } = capabilities;
-        // SAFETY: the interface exists by its invariant.
-        unsafe {
-            sys::rust_helper_lagg_set_capabilities(self.raw(), supported, enabled, assist);
-        }
+        // SAFETY: the interface exists and is attached.
+        self.while_attached(|raw| unsafe {
+            sys::rust_helper_lagg_set_capabilities(raw, supported, enabled, assist);
+        });
     }
 }
 
