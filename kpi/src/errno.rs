@@ -29,8 +29,6 @@ errnos! {
     EAFNOSUPPORT;
     /// It is in use.
     EBUSY;
-    /// There is no such thing.
-    ENOENT;
     /// There is one already.
     EEXIST;
     /// An argument is out of its range.

@@ -93,12 +93,16 @@ returns_without_loss() {
 load if_lagg ipoib_rs
 peer b ib1 $PEER
 make_jail a ib0 ib2
+observe
 lagg_of a lagg0 1.1.1.1 ib0 ib2
+judge
 expect "the stock lagg is up" within 10 is_active lagg0 ib0
 expect "it reaches the peer" within 10 jexec a ping -q -c 2 -i 0.2 -W 500 $PEER
+observe
 trials lagg0
 stock="median $median ms, maximum $maximum ms"
 jexec a ifconfig lagg0 destroy
+judge
 jexec b arp -d -a >/dev/null 2>&1
 
 lagg_of a iblagg0 1.1.1.1 ib0 ib2
@@ -157,5 +161,7 @@ fault 0.1.link 1
 expect "ipoib_rs.ko unloads, with laggs in both vnets" kldunload ipoib_rs
 jail -r a
 jail -r b
-expect "if_lagg.ko unloads" kldunload if_lagg
+observe
+kldunload if_lagg
+judge
 expect "softib.ko unloads" kldunload softib

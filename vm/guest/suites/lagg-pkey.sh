@@ -22,7 +22,7 @@ else
     jexec b ifconfig ib1.2 inet 1.1.1.2/24 up
     ifconfig lagg0 create laggtype infiniband
     expect "children become ports" ifconfig lagg0 laggproto failover \
-        laggport ib0.2 laggport ib2.2 inet 1.1.1.1/24 up
+        laggport ib0.2 laggport ib2.2 1.1.1.1/24 up
     expect "the first one carries" within 10 is_active lagg0 ib0.2
     expect "the peer is reached in the partition" within 10 ping -q -c 2 -i 0.2 -W 500 1.1.1.2
     fault 0.1.link 0
@@ -47,7 +47,7 @@ else
     kldload /boot/kernel/ipoib.ko
     ifconfig lagg0 create laggtype infiniband
     expect "interfaces of the stock driver become ports" ifconfig lagg0 laggproto failover \
-        laggport ib0 laggport ib2 inet 1.1.1.1/24 up
+        laggport ib0 laggport ib2 1.1.1.1/24 up
     expect "one of them carries" within 10 is_active lagg0 ib0
     peer b ib1 1.1.1.2
     expect "the peer is reached" within 10 ping -q -c 2 -i 0.2 -W 500 1.1.1.2

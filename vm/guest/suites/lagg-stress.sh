@@ -94,7 +94,7 @@ stress "created, up with four ports, and destroyed" make_up status
 stress "links against destruction" with_ports break_links
 peer b ib1 1.1.1.2
 create
-ifconfig lagg0 laggport ib0 laggport ib2 inet 1.1.1.1/24 up
+ifconfig lagg0 laggport ib0 laggport ib2 1.1.1.1/24 up
 stress "links against traffic" break_links traffic status
 jail -r b
 $LAGGCTL set hw.softib.0.1.link 1 >/dev/null
@@ -104,7 +104,7 @@ $LAGGCTL set hw.softib.1.1.link 1 >/dev/null
 make_jail made ib1
 make_jail lent
 jexec made ifconfig lagg7 create laggtype infiniband
-jexec made ifconfig lagg7 laggport ib1 inet 1.1.1.7/24 up
+jexec made ifconfig lagg7 laggport ib1 1.1.1.7/24 up
 ifconfig lagg8 create laggtype infiniband
 ifconfig lagg8 laggport ib2 up
 ifconfig lagg8 vnet lent
@@ -117,7 +117,7 @@ jail -r lent
 expect "it loads again" kldload /boot/modules/ipoib_rs.ko
 make_jail made ib1
 jexec made ifconfig lagg7 create laggtype infiniband
-jexec made ifconfig lagg7 laggport ib1 inet 1.1.1.7/24 up
+jexec made ifconfig lagg7 laggport ib1 1.1.1.7/24 up
 expect "a vnet goes with its lagg" jail -r made
 expect "its port is back" within 10 ifconfig ib1
 ifconfig lagg8 create laggtype infiniband

@@ -16,7 +16,7 @@ fi
 expect "nothing is said of laggs before" test "$(lagg_reversals)" = 0
 observe
 ifconfig lagg0 create laggtype infiniband
-ifconfig lagg0 laggport ib0 laggport ib2 inet 1.1.1.1/24 up
+ifconfig lagg0 laggport ib0 laggport ib2 1.1.1.1/24 up
 timeout 2 tcpdump -n -c 1 -i lagg0 >/dev/null 2>&1
 ifconfig lagg0 destroy
 judge

@@ -74,7 +74,7 @@ lagg_of() {
     done
     # The list is to be split.
     # shellcheck disable=SC2086
-    here ifconfig "$lagg_name" laggproto failover $lagg_ports inet "$lagg_address/24" up
+    here ifconfig "$lagg_name" laggproto failover $lagg_ports "$lagg_address/24" up
 }
 
 # LAGG PORT
