@@ -23,7 +23,6 @@ mod table;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -100,19 +99,23 @@ struct Factory {
     /// `net.link.ipoib`
     tree: Arc<Tree>,
     shared: Arc<Shared>,
-    list: Mutex<ListLevel, Vec<Attached>>,
+    first: Mutex<ListLevel, Option<Box<Attached>>>,
 }
 
 impl Factory {
     fn new(naming: Naming, name: &'static CStr, tree: &Arc<Tree>) -> Result<Self, Errno> {
         let (shared, tree) = (try_arc(Shared::DEFAULT)?, Arc::clone(tree));
-        Ok(Self { naming, name, tree, shared, list: Mutex::new(Vec::new())? })
+        Ok(Self { naming, name, tree, shared, first: Mutex::new(None)? })
     }
 
     /// Has all laggs look at the settings.
     fn settings_changed(&self, may_sleep: &mut MaySleep) {
-        self.list.with(may_sleep, |list, _| {
-            list.iter().for_each(|attached| attached.lagg.signal(signals::SETTINGS));
+        self.first.with(may_sleep, |first, _| {
+            let mut next = first.as_ref();
+            while let Some(attached) = next {
+                attached.lagg.signal(signals::SETTINGS);
+                next = attached.next.as_ref();
+            }
         });
     }
 }
@@ -133,27 +136,24 @@ impl Maker for Factory {
                 return Err(Errno::EPROTONOSUPPORT);
             }
         }
-        let attached = Attached::new(self, unit, may_sleep)?;
+        let mut attached = Attached::new(self, unit, may_sleep)?;
         let id = attached.lagg.net.id();
-        let mut attached = Some(attached);
-        self.list.with(may_sleep, |list, _| {
-            if list.try_reserve(1).is_ok() {
-                list.extend(attached.take());
-            }
+        self.first.with(may_sleep, |first, _| {
+            attached.next = first.take();
+            *first = Some(attached);
         });
-        match attached {
-            None => Ok(id),
-            Some(attached) => {
-                attached.detach(may_sleep);
-                Err(Errno::ENOMEM)
-            }
-        }
+        Ok(id)
     }
 
     fn destroy(&self, which: InterfaceId, may_sleep: &mut MaySleep) {
-        let attached = self.list.with(may_sleep, |list, _| {
-            let at = list.iter().position(|attached| attached.lagg.net.id() == which)?;
-            Some(list.swap_remove(at))
+        let attached = self.first.with(may_sleep, |first, _| {
+            let mut place = first;
+            while place.as_ref().is_some_and(|attached| attached.lagg.net.id() != which) {
+                place = &mut place.as_mut()?.next;
+            }
+            let mut attached = place.take()?;
+            *place = attached.next.take();
+            Some(attached)
         });
         if let Some(attached) = attached {
             attached.detach(may_sleep);
@@ -254,10 +254,11 @@ struct Attached {
     /// `net.link.ipoib.<lagg>`
     tree: Tree,
     worker: Worker,
+    next: Option<Box<Self>>,
 }
 
 impl Attached {
-    fn new(factory: &Factory, unit: u32, may_sleep: &mut MaySleep) -> Result<Self, Errno> {
+    fn new(factory: &Factory, unit: u32, may_sleep: &mut MaySleep) -> Result<Box<Self>, Errno> {
         let front = try_arc(Front::new())?;
         let lagg = try_arc(Lagg::new(factory, unit, (&front, Waker::new()?), may_sleep)?)?;
         front.connect(&lagg, may_sleep);
@@ -275,19 +276,19 @@ impl Attached {
         lagg: &Arc<Lagg>,
         front: &Arc<Front>,
         may_sleep: &mut MaySleep,
-    ) -> Result<Self, Errno> {
+    ) -> Result<Box<Self>, Errno> {
         let (lagg, front) = (Arc::clone(lagg), Arc::clone(front));
         let tree = sysctl::publish(&factory.tree, &lagg, may_sleep)?;
         let work: Arc<dyn Work> = try_arc(Control::new(Arc::clone(&lagg))?)?;
         let worker = Worker::start(&lagg.waker, c"ipoib lagg", work, may_sleep)?;
         // It may have been marked up before there was anybody to tell.
         lagg.net.refresh(may_sleep);
-        Ok(Self { lagg, front, tree, worker })
+        try_box(Self { lagg, front, tree, worker, next: None })
     }
 
     /// Gives all ports back, takes the interface out of the stack, and ends it.
     fn detach(self, may_sleep: &mut MaySleep) {
-        let Self { lagg, front, tree, worker } = self;
+        let Self { lagg, front, tree, worker, next: _ } = self;
         drop(tree);
         lagg.close(may_sleep);
         lagg.net.detach(may_sleep);

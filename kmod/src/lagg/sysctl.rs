@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use core::fmt::{self, Write};
+use core::net::IpAddr;
 
 use ipoib_rs::lagg::{Counter, DropReason, GroupRow, Lagg as Machine, PortRow};
 use kpi::context::MaySleep;
@@ -70,6 +71,21 @@ fn add_counter(
     tree.add_number(stats, label, show, may_sleep)
 }
 
+/// The library's own way may panic.
+fn write_ip(out: &mut Output, ip: IpAddr) -> fmt::Result {
+    match ip {
+        IpAddr::V4(ip) => {
+            let [a, b, c, d] = ip.octets();
+            write!(out, "{a}.{b}.{c}.{d}")
+        }
+        IpAddr::V6(ip) => {
+            let [first, others @ ..] = ip.segments();
+            write!(out, "{first:x}")?;
+            others.iter().try_for_each(|part| write!(out, ":{part:x}"))
+        }
+    }
+}
+
 /// Rows that are copied with the machine locked once: packets wait meanwhile.
 const ROWS: usize = 8;
 
@@ -101,7 +117,8 @@ impl Lagg {
             });
             let is_last = rows.iter().any(Option::is_none);
             for GroupRow { ip, is_listed, joined } in rows.into_iter().flatten() {
-                writeln!(out, "{ip} {is_listed} {joined}")?;
+                write_ip(out, ip)?;
+                writeln!(out, " {is_listed} {joined}")?;
             }
             if is_last {
                 return Ok(());
