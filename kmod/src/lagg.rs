@@ -5,7 +5,7 @@
 //! | thread | does |
 //! | --- | --- |
 //! | of the network stack | [`front`]: transmit and receive, in the net epoch |
-//! | of the administrator | [`front`]: what can be answered at once; the rest goes to the [`desk`] |
+//! | administrator | [`front`]: what can be answered at once; the rest goes to the [`desk`] |
 //! | of interfaces that change or go | [`front`]: signals, and for one that goes, the [`desk`] |
 //! | `lagg` of each lagg | [`control`]: looks at ports, does what is to be done, tells the stack |
 //!

@@ -207,7 +207,11 @@ impl Lagg {
         ports.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
         self.locked.with(may_sleep, |locked, _| {
             let all = locked.machine.ports().filter_map(|row| locked.status(&row));
-            ports.extend(all.take(len));
+            for status in all {
+                if ports.len() < ports.capacity() {
+                    ports.push(status);
+                }
+            }
         });
         Ok(ports)
     }

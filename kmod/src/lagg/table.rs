@@ -58,7 +58,9 @@ impl Table {
         let len = limits.ports_max as usize;
         let mut places = Vec::new();
         places.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
-        places.resize_with(len, || None);
+        while places.len() < places.capacity() {
+            places.push(None);
+        }
         Ok(Self { places, kept: Counted::NOTHING })
     }
 

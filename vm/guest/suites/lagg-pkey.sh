@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# A lagg of children, which is a partition over two ports; and one of interfaces of the stock driver.
+# A lagg of children, which is a partition over two ports; one of interfaces of the stock driver.
 # Time: 240 s
 
 # shellcheck source=vm/guest/suites/lib/hosts.sh
