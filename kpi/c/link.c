@@ -374,8 +374,8 @@ rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *m,
     uint16_t protocol, uint32_t cast)
 {
 	struct kpi_link_header header;
-	struct epoch_tracker et;
 
+	NET_EPOCH_ASSERT();
 	header.protocol = htons(protocol);
 	header.reserved = 0;
 	m->m_flags &= ~(M_BCAST | M_MCAST);
@@ -396,9 +396,7 @@ rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *m,
 		    KPI_LINK_ADDRESS_LEN);
 	}
 	CURVNET_SET_QUIET(interface->ifp->if_vnet);
-	NET_EPOCH_ENTER(et);
 	kpi_link_receive(interface, m, &header);
-	NET_EPOCH_EXIT(et);
 	CURVNET_RESTORE();
 }
 
@@ -564,10 +562,10 @@ int
 rust_helper_if_too_big(struct kpi_ifnet *interface, struct mbuf *m,
     uint32_t mtu)
 {
-	struct epoch_tracker et;
 	uint8_t first;
 	int error;
 
+	NET_EPOCH_ASSERT();
 	if (m->m_pkthdr.len < 1) {
 		m_freem(m);
 		return (EINVAL);
@@ -576,7 +574,6 @@ rust_helper_if_too_big(struct kpi_ifnet *interface, struct mbuf *m,
 	/* The answer comes from this interface, and a local sender has none. */
 	m->m_pkthdr.rcvif = interface->ifp;
 	CURVNET_SET_QUIET(interface->ifp->if_vnet);
-	NET_EPOCH_ENTER(et);
 	switch (first >> 4) {
 #ifdef INET
 	case IPVERSION:
@@ -592,7 +589,6 @@ rust_helper_if_too_big(struct kpi_ifnet *interface, struct mbuf *m,
 		m_freem(m);
 		error = EAFNOSUPPORT;
 	}
-	NET_EPOCH_EXIT(et);
 	CURVNET_RESTORE();
 	return (error);
 }
