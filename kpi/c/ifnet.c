@@ -313,7 +313,7 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 	kpi_if_write_address(interface, config->address);
 	/* Tools expect Ethernet; those that know better ask for IPoIB. */
 	bpfattach(ifp, DLT_EN10MB, ETHER_HDR_LEN);
-	bpfattach2(ifp, DLT_IPOIB, sizeof(struct kpi_link_header),
+	bpfattach2(ifp, DLT_IPOIB, sizeof(struct kpi_capture_header),
 	    &interface->tap);
 	if_link_state_change(ifp, LINK_STATE_DOWN);
 	kpi_vlan_watch(interface);

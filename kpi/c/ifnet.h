@@ -136,6 +136,9 @@ void	rust_helper_if_set_link(struct kpi_ifnet *interface, int is_up);
 /* link.c: does not sleep.  Consumes the packet. */
 void	rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *packet,
 	    uint16_t protocol, uint32_t cast);
+/* Shows a packet that is about to be handed to rust_helper_if_input(). */
+void	rust_helper_if_tap_input(struct kpi_ifnet *interface,
+	    struct mbuf *packet, uint16_t protocol, uint32_t cast);
 void	rust_helper_if_tap_output(struct kpi_ifnet *interface,
 	    struct mbuf *packet, const struct kpi_link_header *header);
 /*

@@ -275,14 +275,19 @@ impl NetInterface {
         }
     }
 
+    /// Shows a packet that was received, as it was, to bpf(4). It does not sleep.
+    pub fn tap_input(&self, packet: &Packet, delivery: Delivery) {
+        let cast = number_of(delivery.cast);
+        // SAFETY: the interface exists by its invariant, and the packet is a whole one.
+        unsafe {
+            sys::rust_helper_if_tap_input(self.raw(), packet.raw(), delivery.protocol.0, cast);
+        }
+    }
+
     /// Hands a received packet to the stack. No lock may be held that output takes; it does not
     /// sleep.
     pub fn input(&self, packet: Packet, delivery: Delivery) {
-        let cast = match delivery.cast {
-            Cast::Unicast => sys::kpi_if_cast::KPI_IF_UNICAST,
-            Cast::Multicast => sys::kpi_if_cast::KPI_IF_MULTICAST,
-            Cast::Broadcast => sys::kpi_if_cast::KPI_IF_BROADCAST,
-        };
+        let cast = number_of(delivery.cast);
         let chain = packet.into_raw();
         // SAFETY: the interface exists by its invariant; it is the owner of the packet from now on.
         // It enters the net epoch and the interface's vnet.
@@ -344,6 +349,14 @@ impl Drop for NetInterface {
         unsafe { sys::rust_helper_if_free(self.raw()) };
         // SAFETY: from a box by the invariant, and nobody else knows it any more.
         drop(unsafe { Box::from_raw(self.driver.as_ptr()) });
+    }
+}
+
+fn number_of(cast: Cast) -> u32 {
+    match cast {
+        Cast::Unicast => sys::kpi_if_cast::KPI_IF_UNICAST,
+        Cast::Multicast => sys::kpi_if_cast::KPI_IF_MULTICAST,
+        Cast::Broadcast => sys::kpi_if_cast::KPI_IF_BROADCAST,
     }
 }
 

@@ -53,10 +53,11 @@ impl Interface {
         mut packet: Packet,
         epoch: &mut InNetEpoch,
     ) -> Result<(), Errno> {
-        self.net.tap_output(&header, &packet);
         if header.protocol == EtherType::IPV6 {
             self.normalize(&mut packet, OptionPadding::Before);
         }
+        // As it is on the fabric.
+        self.net.tap_output(&header, &packet);
         self.feed(epoch, |core, path| {
             if !path.queues.waiting.is_empty() {
                 // Others wait already: this one goes behind them.
@@ -98,6 +99,7 @@ impl Interface {
     }
 
     pub(super) fn input(&self, mut packet: Packet, delivery: Delivery) {
+        self.net.tap_input(&packet, delivery);
         if delivery.protocol == EtherType::IPV6 {
             self.normalize(&mut packet, OptionPadding::Behind);
         }
