@@ -193,6 +193,75 @@ fn kernel_without_witness_skips_its_check() {
     assert!(lines.contains(&skipped), "{lines:#?}");
 }
 
+/// A run in which somebody else's driver is watched.
+const OBSERVED_RESULTS: &str = "@vm begin load\r\n@vm ok the module loads\r\n@vm observe\r\n\
+    @vm try it sends\r\n@vm not_ok it sends: code 1\r\n@vm try it unloads\r\n";
+const OBSERVED_CONSOLE: &str = "@vm begin load\r\n@vm observe\r\n\
+    panic: refcount wraparound\r\nKDB: stack backtrace:\r\nvpanic() at vpanic+0x1/frame 0x1\r\n\
+    ipoib_path_free() at ipoib_path_free+0x1/frame 0x1\r\n\
+    softib_post_send() at softib_post_send+0x1/frame 0x1\r\n";
+
+#[test]
+fn what_somebody_elses_driver_does_is_observed_and_no_failure() {
+    let lines = judge("observed", "panic", OBSERVED_RESULTS, OBSERVED_CONSOLE);
+    assert!(!lines.iter().any(|line| line.starts_with("FAILED")), "{lines:#?}");
+    let expected = [
+        "ok       load: the module loads",
+        "observed load: it sends: code 1",
+        "observed load: it unloads: panic in ipoib_path_free(): panic: refcount wraparound",
+        "         | panic: refcount wraparound",
+    ];
+    assert_eq!(lines[..4], expected);
+
+    let hangs = judge("observed-hang", "time", OBSERVED_RESULTS, "@vm begin load\r\n");
+    assert!(!hangs.iter().any(|line| line.starts_with("FAILED")), "{hangs:#?}");
+    assert!(hangs.contains(&"observed load: it unloads: the time is over".to_owned()));
+}
+
+#[test]
+fn panic_of_ours_is_never_only_observed() {
+    for ours in ["softib_detach", "ipoib_rs_modevent", "_RNvNtCs5JeDCq0PSLX_6softib5world"] {
+        let console = OBSERVED_CONSOLE.replace("ipoib_path_free", ours);
+        let lines = judge(&format!("ours-{ours}"), "panic", OBSERVED_RESULTS, &console);
+        let panic = "FAILED   load: the kernel does not panic: panic: refcount wraparound";
+        assert!(lines.contains(&panic.to_owned()), "{lines:#?}");
+    }
+}
+
+#[test]
+fn what_follows_after_somebody_elses_driver_is_judged_again() {
+    let results = OBSERVED_RESULTS.to_owned() + "@vm judge\r\n@vm not_ok it is empty: 1\r\n";
+    let lines = judge("judged", "exit", &(results + "@vm end load\r\n"), CONSOLE);
+    assert_eq!(failure(&lines), "FAILED   load: it is empty: 1");
+}
+
+#[test]
+fn check_that_the_machine_did_not_survive_is_named() {
+    let results = "@vm begin load\r\n@vm ok a\r\n@vm try it unloads\r\n";
+    let lines = judge("unsurvived", "exit", results, CONSOLE);
+    assert!(failure(&lines).ends_with("the machine ended in 'it unloads'"));
+}
+
+#[test]
+fn table_shows_where_two_drivers_differ() {
+    let checks = folder("table").join("checks");
+    let lines = "ok       flap: it loads\nFAILED   flap: it stays: code 1\nok       flap: it goes\n\
+        ok       load: it loads\nobserved stock-flap: it loads: ok\n\
+        observed stock-flap: it stays: panic in f(): panic: x at /usr/src/sys/net/if.c:1\n\
+        \u{20}        | panic: x at /usr/src/sys/net/if.c:1\n";
+    fs::write(&checks, lines).unwrap();
+    let output = Command::new("awk")
+        .arg("-f")
+        .arg(repository().join("vm/table.awk"))
+        .arg(&checks)
+        .output()
+        .unwrap();
+    let expected = "| suite | check | ipoib_rs | ipoib |\n| --- | --- | --- | --- |\n\
+        | flap | it stays | fails | panic in f(): panic: x at sys/net/if.c:1 |\n\
+        | flap | 1 more | ok | ok |\n| flap | 1 more | ok | not reached |\n";
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+}
+
 /// Runs `scripts/vm.sh` with programs of the base system only.
 fn vm(path: &str, arguments: &[&str]) -> Output {
     Command::new("/bin/sh")

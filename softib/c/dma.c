@@ -10,7 +10,6 @@
 #include "softib_var.h"
 
 #include <linux/scatterlist.h>
-#include <linux/slab.h>
 
 static int
 softib_mapping_error(struct ib_device *ib __unused, u64 address)
@@ -89,7 +88,8 @@ softib_alloc_coherent(struct ib_device *ib __unused, size_t size, u64 *address,
 {
 	void *memory;
 
-	memory = kzalloc(size, flags);
+	memory = malloc(size, M_SOFTIB,
+	    ((flags & M_WAITOK) != 0 ? M_WAITOK : M_NOWAIT) | M_ZERO);
 	*address = (uintptr_t)memory;
 	return (memory);
 }
@@ -99,7 +99,7 @@ softib_free_coherent(struct ib_device *ib __unused, size_t size __unused,
     void *memory, u64 address __unused)
 {
 
-	kfree(memory);
+	free(memory, M_SOFTIB);
 }
 
 struct ib_dma_mapping_ops softib_dma_ops = {

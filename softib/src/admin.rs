@@ -118,13 +118,9 @@ pub(crate) fn publish(
         tree.add_number(Tree::TOP, gauge.label, move |_| number, may_sleep)?;
     }
     add_totals(&mut tree, Tree::TOP, TOTALS, inner, may_sleep)?;
-    let switch = Switch {
-        name: c"drop_requests",
-        description: c"Lose all requests for connections",
-        show: World::drops_requests,
-        change: World::set_drops_requests,
-    };
-    add_switch(&mut tree, Tree::TOP, switch, inner, may_sleep)?;
+    for switch in REQUESTS {
+        add_switch(&mut tree, Tree::TOP, switch, inner, may_sleep)?;
+    }
     add_manager(&mut tree, inner, may_sleep)?;
     for device in 0..config.device_count {
         add_device(&mut tree, device, inner, may_sleep)?;
@@ -156,6 +152,21 @@ struct Switch {
     show: fn(&World) -> bool,
     change: fn(&mut World, bool),
 }
+
+const REQUESTS: [Switch; 2] = [
+    Switch {
+        name: c"drop_requests",
+        description: c"Lose all requests for connections",
+        show: World::drops_requests,
+        change: World::set_drops_requests,
+    },
+    Switch {
+        name: c"refuse_requests",
+        description: c"Refuse to send requests for connections",
+        show: World::refuses_requests,
+        change: World::set_refuses_requests,
+    },
+];
 
 fn add_switch(
     tree: &mut Tree,
@@ -269,7 +280,7 @@ const KNOBS: &[Knob] = &[
     Knob {
         label: Label {
             name: c"hide_rc",
-            description: c"1: ARP packets of the port say that it takes no connections",
+            description: c"1: the port says in ARP and ND that it takes no connections",
         },
         show: |world, device, number| world.hides_rc(device, number).into(),
         change: |world, device, number, value| {

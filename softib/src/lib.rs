@@ -19,6 +19,7 @@ mod abi;
 #[cfg(target_os = "none")]
 mod admin;
 pub mod error;
+pub mod hide;
 pub mod layout;
 pub mod memory;
 pub mod receives;

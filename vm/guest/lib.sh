@@ -8,6 +8,8 @@
 #   refuse NAME TEXT COMMAND...  ... if the command fails, and says TEXT or makes the kernel say it
 #   need PROGRAM...      whether all of these programs are there; says which is not
 #   keep FILE            copies a file of some KiB out of the machine, see vm.sh
+#   observe              what follows is about somebody else's driver: found, and not judged
+#   judge                ends that
 #   note TEXT            a line for whoever reads the console
 #
 # A name has no colon in it. Results go to the second serial port, which nobody else writes to, and
@@ -41,6 +43,19 @@ keep() {
     } >/dev/cuau1
 }
 
+# Names the check that is being made, for the case that the machine does not survive it.
+try() {
+    report try "$1"
+}
+
+observe() {
+    report observe
+}
+
+judge() {
+    report judge
+}
+
 note() {
     printf '@vm note %s\n' "$*" >/dev/console
 }
@@ -53,6 +68,7 @@ last_line() {
 expect() {
     expect_name=$1
     shift
+    try "$expect_name"
     if "$@" >/tmp/said 2>&1; then
         ok "$expect_name"
     else
@@ -65,6 +81,7 @@ refuse() {
     refuse_name=$1
     refuse_text=$2
     shift 2
+    try "$refuse_name"
     refuse_lines=$(dmesg | wc -l)
     if "$@" >/tmp/said 2>&1; then
         not_ok "$refuse_name" "$* was not refused"

@@ -64,7 +64,8 @@ impl Chance {
 
     /// Whether a packet is lost.
     pub(super) fn loses(&mut self, transit: &Transit) -> bool {
-        let is_lost = self.drops_requests && is_request(transit) || self.is_lost_on_links(transit);
+        let is_lost =
+            self.drops_requests && is_request_under_way(transit) || self.is_lost_on_links(transit);
         self.lost += u64::from(is_lost);
         is_lost
     }
@@ -91,14 +92,17 @@ impl Chance {
     }
 }
 
-/// Whether a packet asks for a connection: ConnectRequest, attribute 0x0010 of class 0x07 (IBA
-/// 12.6.5, 16.7.1).
-fn is_request(transit: &Transit) -> bool {
+fn is_request_under_way(transit: &Transit) -> bool {
+    transit.header().destination_qpn == Qpn::GSI && is_request(transit.payload())
+}
+
+/// Whether what is sent to QP1 asks for a connection: ConnectRequest, attribute 0x0010 of class
+/// 0x07 (IBA 12.6.5, 16.7.1).
+pub(super) fn is_request(payload: &[u8]) -> bool {
     const CM_CLASS: u8 = 0x07;
     const CONNECT_REQUEST: u16 = 0x0010;
-    let header = MadHeader::ref_from_prefix(transit.payload());
-    transit.header().destination_qpn == Qpn::GSI
-        && header.is_ok_and(|(header, _)| {
-            header.class == CM_CLASS && header.attribute.get() == CONNECT_REQUEST
-        })
+    let header = MadHeader::ref_from_prefix(payload);
+    header.is_ok_and(|(header, _)| {
+        header.class == CM_CLASS && header.attribute.get() == CONNECT_REQUEST
+    })
 }

@@ -189,8 +189,9 @@ impl World {
         hides.copied().unwrap_or(false)
     }
 
-    /// Clears the RC flag of the sender's address in the ARP packets that a port sends from now on,
-    /// or ends that: to others the port is one that takes no connections.
+    /// Clears the RC flag of the sender's address in the packets of ARP and of neighbour discovery
+    /// that a port sends from now on, or ends that: to others the port is one that takes no
+    /// connections.
     ///
     /// # Errors
     ///
@@ -210,6 +211,16 @@ impl World {
     /// Loses all requests for connections from now on, or ends that.
     pub const fn set_drops_requests(&mut self, drops: bool) {
         self.chance.set_drops_requests(drops);
+    }
+
+    /// Whether no request for a connection can be posted.
+    pub const fn refuses_requests(&self) -> bool {
+        self.refuses_requests
+    }
+
+    /// Refuses the posting of all requests for connections from now on, or ends that.
+    pub const fn set_refuses_requests(&mut self, refuses: bool) {
+        self.refuses_requests = refuses;
     }
 
     /// Another subnet manager takes over, which knows no members of groups.

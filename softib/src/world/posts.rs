@@ -5,8 +5,10 @@ use fabric::packet::Packet;
 use fabric::qp::{QpState, ReceiveRequest, SendRequest};
 use ipoib_rs::ib::{PkeyIndex, Qkey, Qpn};
 
+use super::chance::is_request;
 use super::{Service, World};
 use crate::error::Error;
+use crate::hide::hide_rc;
 use crate::layout::Send;
 use crate::memory::{self, Segment};
 use crate::receives::{Receives, Refusal};
@@ -52,6 +54,10 @@ impl World {
             _ => self.fabric.allocate(length).ok_or(Error::NoMemory)?,
         };
         memory::gather(segments, packet.bytes_mut());
+        if self.refuses_requests && service == Service::Gsi && is_request(packet.bytes()) {
+            self.fabric.pool_mut().free(packet);
+            return Err(Error::NoMemory);
+        }
         if service == Service::Ud && self.hides_rc(device, port) {
             hide_rc(packet.bytes_mut());
         }
@@ -108,19 +114,6 @@ impl World {
         let id = shared.id;
         let fabric = &mut self.fabric;
         post(&mut shared.receives, wr_id, segments, |request| fabric.post_srq_receive(id, request))
-    }
-}
-
-/// Clears the RC flag of the sender's address in an ARP packet (RFC 4391 9.1.1, RFC 4755 2).
-fn hide_rc(packet: &mut [u8]) {
-    const ETHER_TYPE: [u8; 2] = [0x08, 0x06];
-    /// Behind the encapsulation header (4) and what is in front of the addresses (8).
-    const SENDER_FLAGS: usize = 12;
-    const RC: u8 = 0x80;
-    if packet.starts_with(&ETHER_TYPE)
-        && let Some(flags) = packet.get_mut(SENDER_FLAGS)
-    {
-        *flags &= !RC;
     }
 }
 

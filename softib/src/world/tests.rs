@@ -474,6 +474,48 @@ fn the_flag_of_connections_can_be_hidden_in_arp() {
 }
 
 #[test]
+fn requests_for_connections_can_be_refused_when_they_are_posted() {
+    const GSI: u32 = 1;
+    let mut world = world();
+    let queue = world.create_queue(0, 32, 1).unwrap();
+    let config = PairConfig {
+        context: 1,
+        send_queue: queue.0,
+        receive_queue: queue.0,
+        shared_queue: 0,
+        service: GSI,
+        sends_max: 8,
+        receives_max: 8,
+        receive_segments_max: 2,
+        port: 1,
+        signals_all: 1,
+        reserved: [0; 2],
+    };
+    let (pair, qpn) = world.create_pair(0, &config).unwrap();
+    let host = Host { queue, pair, qpn, device: 0, port: 1, context: 1 };
+    initialise(&mut world, &host);
+    for state in [2, 3] {
+        world.modify_pair(pair, &Change { state, ..Change::default() }).unwrap();
+    }
+    let mut mad = [0; 256];
+    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+    let address = address(&world, &host);
+    let handle = world.create_address(0, 1, &address).unwrap();
+    let mut post = |world: &mut World, attribute| {
+        mad[16..18].copy_from_slice(&u16::to_be_bytes(attribute));
+        world.post_send(pair, &send_request(1, &host, handle.0), &[memory(&mad)])
+    };
+    for (refuses, result) in [(true, Err(Error::NoMemory)), (false, Ok(()))] {
+        world.set_refuses_requests(refuses);
+        assert_eq!(world.refuses_requests(), refuses);
+        assert_eq!(post(&mut world, 0x0010), result, "a request");
+        assert_eq!(post(&mut world, 0x0014), Ok(()), "ready to use");
+        calls(&mut world);
+        assert_eq!(world.totals().packets, 0);
+    }
+}
+
+#[test]
 fn a_datagram_above_the_mtu_is_counted() {
     let mut world = world();
     let [a, b] = datagram_hosts(&mut world);

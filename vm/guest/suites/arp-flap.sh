@@ -1,0 +1,9 @@
+# shellcheck shell=sh
+# arp-flap with ipoib_rs.ko, on softib.ko.
+# Time: 900 s
+
+driver=ipoib_rs
+# shellcheck source=vm/guest/suites/lib/hosts.sh
+. /vm/suites/lib/hosts.sh
+# shellcheck source=vm/guest/suites/lib/arp-flap.sh
+. /vm/suites/lib/arp-flap.sh

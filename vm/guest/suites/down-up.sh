@@ -1,0 +1,9 @@
+# shellcheck shell=sh
+# down-up with ipoib_rs.ko, on softib.ko.
+# Time: 700 s
+
+driver=ipoib_rs
+# shellcheck source=vm/guest/suites/lib/hosts.sh
+. /vm/suites/lib/hosts.sh
+# shellcheck source=vm/guest/suites/lib/down-up.sh
+. /vm/suites/lib/down-up.sh

@@ -1,0 +1,9 @@
+# shellcheck shell=sh
+# unload-cycles with the stock driver, on softib.ko.
+# Time: 1200 s
+
+driver=ipoib
+# shellcheck source=vm/guest/suites/lib/hosts.sh
+. /vm/suites/lib/hosts.sh
+# shellcheck source=vm/guest/suites/lib/unload-cycles.sh
+. /vm/suites/lib/unload-cycles.sh
