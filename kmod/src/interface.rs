@@ -292,6 +292,7 @@ impl Interface {
                 address: core.address(),
                 broadcast: LinkAddress::multicast(broadcast.mgid()),
                 bits_per_second: BITS_PER_SECOND,
+                has_checksums: hardware.port.device().attributes().checksums_datagrams,
             },
             hub.clone(),
             may_sleep,

@@ -371,6 +371,32 @@ kpi_link_receive(struct kpi_ifnet *interface, struct mbuf *m,
 	kpi_link_dispatch(ifp, m, header->protocol);
 }
 
+/*
+ * An adapter checks the headers of IPv4, TCP and UDP.  Of a fragment it cannot
+ * have seen what TCP and UDP add up.
+ */
+static void
+kpi_link_set_verified(if_t ifp, struct mbuf *m, uint16_t protocol)
+{
+	struct ip ip;
+	bool is_verified;
+
+	is_verified = (m->m_pkthdr.csum_flags & CSUM_L3_VALID) != 0 &&
+	    (if_getcapenable(ifp) & IFCAP_RXCSUM) != 0 &&
+	    protocol == ETHERTYPE_IP && m->m_pkthdr.len >= (int)sizeof(ip);
+	m->m_pkthdr.csum_flags = 0;
+	if (!is_verified)
+		return;
+	m->m_pkthdr.csum_flags = CSUM_L3_CALC | CSUM_L3_VALID;
+	m_copydata(m, 0, sizeof(ip), (caddr_t)&ip);
+	if ((ntohs(ip.ip_off) & (IP_MF | IP_OFFMASK)) == 0 &&
+	    (ip.ip_p == IPPROTO_TCP || ip.ip_p == IPPROTO_UDP)) {
+		m->m_pkthdr.csum_flags |= CSUM_L4_CALC | CSUM_L4_VALID |
+		    CSUM_PSEUDO_HDR;
+		m->m_pkthdr.csum_data = 0xffff;
+	}
+}
+
 /* The link header that a received packet would have had. */
 static void
 kpi_link_header_of(struct kpi_ifnet *interface, struct mbuf *m,
@@ -418,6 +444,7 @@ rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *m,
 	struct epoch_tracker et;
 
 	kpi_link_header_of(interface, m, protocol, cast, &header);
+	kpi_link_set_verified(interface->ifp, m, protocol);
 	CURVNET_SET_QUIET(interface->ifp->if_vnet);
 	NET_EPOCH_ENTER(et);
 	kpi_link_receive(interface, m, &header);

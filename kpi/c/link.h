@@ -42,6 +42,7 @@ struct kpi_ifnet {
 	const struct kpi_ifnet_callbacks *callbacks;
 	void		*driver;
 	u_int		 users;		/* Calls that keep it. */
+	bool		 leaves_checksums; /* To the adapter, if it may. */
 	struct bpf_if	*tap;		/* DLT_IPOIB; none of a child. */
 	uint8_t		 broadcast[KPI_LINK_ADDRESS_LEN];
 	uint8_t		 address[KPI_LINK_ADDRESS_LEN];

@@ -144,6 +144,8 @@ pub struct InterfaceConfig<'a> {
     pub broadcast: LinkAddress,
     /// The rate of the port.
     pub bits_per_second: u64,
+    /// Whether checksums of IPv4, TCP and UDP can be left to the adapter.
+    pub has_checksums: bool,
 }
 
 /// An interface.
@@ -190,6 +192,7 @@ impl NetInterface {
             address: [0; LINK_ADDRESS_BYTES],
             broadcast: [0; LINK_ADDRESS_BYTES],
             bits_per_second: config.bits_per_second,
+            has_checksums: config.has_checksums,
         };
         raw.address.copy_from_slice(config.address.as_bytes());
         raw.broadcast.copy_from_slice(config.broadcast.as_bytes());
@@ -256,6 +259,13 @@ impl NetInterface {
         // SAFETY: may sleep, as the argument proves; the interface exists by its invariant.
         // CAST: at most 65520.
         unsafe { sys::rust_helper_if_set_mtu(self.raw(), mtu as u32) }
+    }
+
+    /// Says whether the stack may leave checksums to the adapter now. It is asked not to in
+    /// connected mode.
+    pub fn set_checksums(&self, is_wanted: bool, _may_sleep: &MaySleep) {
+        // SAFETY: may sleep, as the argument proves; the interface exists by its invariant.
+        unsafe { sys::rust_helper_if_set_checksums(self.raw(), is_wanted.into()) }
     }
 
     /// Tells the neighbours of the address, by gratuitous ARP and unsolicited advertisements.

@@ -63,8 +63,7 @@ impl Interface {
                 // Others wait already: this one goes behind them.
                 return wait(header, packet, path);
             }
-            let to = header.to;
-            match core.handle_transmit(time::now(), &to, header.protocol, packet, path) {
+            match offer(core, path, header, packet) {
                 Ok(()) => Ok(()),
                 Err(RingFull(packet)) => wait(header, packet, path),
             }
@@ -79,9 +78,7 @@ impl Interface {
                     path.records.end(packet);
                     continue;
                 };
-                let to = header.to;
-                let sent = core.handle_transmit(time::now(), &to, header.protocol, packet, path);
-                if let Err(RingFull(packet)) = sent {
+                if let Err(RingFull(packet)) = offer(core, path, header, packet) {
                     // It was the first.
                     wait_in_front(header, packet, path);
                     return;
@@ -162,6 +159,20 @@ impl Interface {
             rewrite_address_options(front, to, subnet_prefix);
         }
     }
+}
+
+/// Hands a packet to the core.
+fn offer(
+    core: &mut Core<Packet>,
+    path: &mut Path<'_>,
+    header: LinkHeader,
+    mut packet: Packet,
+) -> Result<(), RingFull<Packet>> {
+    // What is no datagram goes in fragments or by a connection: no adapter helps there.
+    if packet.wants_checksums() && packet.len() > core.datagram_mtu() {
+        packet.finish_checksums(0);
+    }
+    core.handle_transmit(time::now(), &header.to, header.protocol, packet, path)
 }
 
 /// Keeps a packet until the send ring has room, as far as the queue goes.

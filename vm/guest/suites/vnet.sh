@@ -82,25 +82,33 @@ if ! missing=$(need vmstat ps jls route); then
     exit
 fi
 [ ! -f /boot/kernel/if_vlan.ko ] || kldload /boot/kernel/if_vlan.ko
-# Nobody reads the events of devd(8).
-sysctl hw.bus.devctl_queue=0 >/dev/null
 set_up "$driver" 2
 set_mode connected
 
 # Somebody sends to the interface all the time, wherever it is, and to a neighbour beside it.
-on 0 ping -q -i 0.02 "$(address 2)" >/dev/null 2>&1 &
-sender=$!
-on 1 ping -q -i 0.02 -s 8000 "$(address 0)" >/dev/null 2>&1 &
-neighbor=$!
+start_traffic() {
+    on 0 ping -q -i 0.02 "$(address 2)" >/dev/null 2>&1 &
+    sender=$!
+    on 1 ping -q -i 0.02 -s 8000 "$(address 0)" >/dev/null 2>&1 &
+    neighbor=$!
+}
+
+stop_traffic() {
+    kill "$sender" "$neighbor"
+    wait
+    sleep 5
+}
+
+start_traffic
 jail -c name=h2 vnet persist
 expect "an interface moves into a jail and back" move
+stop_traffic
 touch /tmp/said /tmp/before /tmp/after
-types_in_use >/tmp/before
-expect "moved again" move
-zones_in_use >/tmp/after
-zones_in_use >>/tmp/before
+in_use >/tmp/after
+in_use >/tmp/before
+start_traffic
 expect "moved $CYCLES times under traffic" repeat "$CYCLES" move
-sleep 5
+stop_traffic
 in_use >/tmp/after
 grown=$(grown /tmp/before /tmp/after)
 if [ -z "$grown" ]; then
@@ -138,8 +146,7 @@ fi
 jail -c name=h2 vnet persist
 on 2 ifconfig lo0 inet 127.0.0.1/8 up
 expect "moved again after that" move
-kill "$sender" "$neighbor"
-wait
+stop_traffic
 expect "no jail is left dying" within 20 no_jail_is_dying
 stuck=$(stuck)
 expect "no program is stuck" test -z "$stuck"

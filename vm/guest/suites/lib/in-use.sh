@@ -33,14 +33,14 @@ zones_in_use() {
 }
 
 # BEFORE AFTER: prints in one line what is in use more than before. Two kinds of growth are not
-# ours. The allocators take memory in steps, and keep books about it. And what belongs to processes
+# ours. The allocators take memory in steps, and keep books about it, as events wait for devd(8). And what belongs to processes
 # and files comes and goes with the programs of this suite; that may grow, but by less than one per
 # load.
 grown() {
     awk -F '\t' -v cycles="$CYCLES" '
         BEGIN {
-            allocator = "^(type vmem|zone (vm pgcache|vmem btag|UMA .*|[0-9]+ Bucket))$"
-            process = "^(type (subproc|umtx|cred|filedesc|temp)|zone (THREAD|PROC|VMSPACE|" \
+            allocator = "^(type vmem|zone (DEVCTL|vm pgcache|vmem btag|UMA .*|[0-9]+ Bucket))$"
+            process = "^(type (subproc|umtx|cred|filedesc|temp)|zone (THREAD|PROC|Files|VMSPACE|" \
                 "TURNSTILE|SLEEPQUEUE|ksiginfo|kstack_cache|FPU_save_area|malloc-[0-9]+))$"
             file = "^(type tmpfs .*|zone (RADIX NODE|VM OBJECT|MAP ENTRY|VNODE|TMPFS node|" \
                 "FFS.* d?inode|FFS inode|BUF TRIE|buf free cache|S VFS Cache))$"
