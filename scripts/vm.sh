@@ -12,6 +12,7 @@
 #   --compare       every suite that there is for our driver and, as stock-NAME, for the one of the
 #                   base system; or with --suite, those of them. Prints a table of both
 #   --time SECONDS  the limit for one suite (default: the suite's own, or 600)
+#   --set NAME=VALUE  an option of a suite, such as seed=7; may be given again
 #   --out DIR       consoles and results are kept here (default: target/vm), and files that a
 #                   suite keeps, as SUITE.NAME
 #
@@ -40,9 +41,10 @@ PANIC_SECONDS=10
 
 # What a suite may use. The first ones are needed by every suite.
 PROGRAMS_NEEDED="init sh cat echo test [ mount ifconfig kenv dmesg grep tail reboot"
-PROGRAMS="arp awk basename cmp cut date dd diff expr head id jail jexec jls kill kldload kldstat kldunload ln ls
-    md5 mkdir mv nc ndp netstat ping printf ps pkill rm route sed seq sha256 sleep sort stty sync
-    sysctl tcpdump timeout top touch tr traceroute true umount uname uniq vmstat wc xargs"
+PROGRAMS="arp awk basename cmp cut date dd diff expr head id jail jexec jls kill kldload kldstat
+    kldunload ln ls md5 mkdir mv nc ndp netstat pgrep ping pkill printf ps rm route sed seq sha256
+    sleep sort stty sync sysctl tcpdump timeout top touch tr traceroute true umount uname uniq vmstat wc
+    xargs"
 # Modules of the kernel that suites load, if they are there.
 KERNEL_MODULES="ipoib if_infiniband if_lagg if_vlan if_epair if_bridge bridgestp"
 
@@ -89,6 +91,7 @@ foreign=
 wanted=
 compare=
 limit=
+options=
 out=$REPO/target/vm
 while [ $# -gt 0 ]; do
     case $1 in
@@ -101,7 +104,7 @@ while [ $# -gt 0 ]; do
         shift
         continue
         ;;
-    --kernel | --base | --sys | --modules | --foreign | --suite | --time | --out)
+    --kernel | --base | --sys | --modules | --foreign | --suite | --time | --set | --out)
         [ $# -ge 2 ] || die "$CODE_USAGE" "$1 wants a value"
         ;;
     *) die "$CODE_USAGE" "$1 is not known; see the head of this script" ;;
@@ -114,6 +117,13 @@ while [ $# -gt 0 ]; do
     --foreign) foreign=$2 ;;
     --suite) wanted="$wanted $2" ;;
     --time) limit=$2 ;;
+    --set)
+        case $2 in
+        *[!A-Za-z0-9_=.]* | =* | *=) die "$CODE_USAGE" "--set $2: not NAME=VALUE" ;;
+        *=*) options="$options vm.$2" ;;
+        *) die "$CODE_USAGE" "--set $2: not NAME=VALUE" ;;
+        esac
+        ;;
     --out) out=$2 ;;
     esac
     shift 2
@@ -246,7 +256,7 @@ initrd() {
     printf '%s' "kernel console=comconsole vfs.root.mountfrom=ufs:/dev/md0" \
         " hint.uart.0.at=isa hint.uart.0.port=0x3F8 hint.uart.0.flags=0x10 hint.uart.0.irq=4" \
         " hint.uart.1.at=isa hint.uart.1.port=0x2F8 hint.uart.1.irq=3" \
-        " vm.suite=$1,root.img"
+        "$options vm.suite=$1,root.img"
 }
 
 # How a machine that still runs should end, as far as its console can tell.

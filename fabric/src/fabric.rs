@@ -233,6 +233,12 @@ impl Fabric {
         self.outlet.events.pop_front()
     }
 
+    /// Whether there is a notification or an event to poll. A send may complete without a packet
+    /// that moves: [`Self::poll_transit`] has none then, but there is something to be told.
+    pub fn has_notices(&self) -> bool {
+        !self.outlet.notifications.is_empty() || !self.outlet.events.is_empty()
+    }
+
     /// Events that were lost because nobody polled.
     pub const fn events_lost(&self) -> u64 {
         self.outlet.events_lost
@@ -287,6 +293,7 @@ impl Port {
             gsi: None,
             attachments: Vec::new(),
             counters: PortCounters::default(),
+            datagrams_to_fail: 0,
         })
     }
 }

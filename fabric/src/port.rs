@@ -125,6 +125,8 @@ pub(crate) struct Port {
     /// Sorted by group; every list has a queue pair.
     pub(crate) attachments: Vec<Attachment>,
     pub(crate) counters: PortCounters,
+    /// So many of the datagrams that are sent next fail.
+    pub(crate) datagrams_to_fail: u32,
 }
 
 /// The queue pairs that are attached to a group.

@@ -8,10 +8,12 @@
 //! | of the InfiniBand stack | [`hub`]: answers and events, which are fed to the core at once |
 //! | `reaper` of the interface | [`reap`]: completions, and received packets to the stack |
 //! | `control` of the interface | [`control`]: actions that sleep, timer, what the stack is told |
+//! | `closer` of the interface | [`close`]: connections that are over, which may take long |
 //!
 //! The core and the queues are behind one mutex; nothing is called with it held but the adapter's
 //! post functions.
 
+mod close;
 mod connect;
 mod control;
 mod driver;
@@ -48,8 +50,9 @@ use kpi::verbs::{
 use kpi::worker::{Waker, Work, Worker};
 
 use crate::children::Children;
-use crate::settings::Settings;
+use crate::settings::{RECEIVE_SEGMENTS_MAX, Settings};
 use crate::sysctl::{self, Admin};
+use close::{Closer, Passes};
 use control::Control;
 use hub::Hub;
 use queues::Queues;
@@ -73,6 +76,8 @@ pub(crate) struct Interface {
     signals: AtomicU32,
     control: Waker,
     reaper: Waker,
+    closer: Waker,
+    passes: Passes,
     hub: Arc<Hub>,
     /// That of the own GID.
     subnet_prefix: AtomicU64,
@@ -118,6 +123,7 @@ pub(crate) struct Attached {
     tree: Tree,
     control: Worker,
     reaper: Worker,
+    closer: Worker,
     watch: PortWatch,
 }
 
@@ -156,7 +162,7 @@ impl Attached {
             Role::Child { .. } => None,
         };
         let hub = try_arc(Hub::new(children))?;
-        let wakers = [Waker::new()?, Waker::new()?];
+        let wakers = [Waker::new()?, Waker::new()?, Waker::new()?];
         let hardware = Hardware::new((port, role), settings, &hub, may_sleep)?;
         let interface = Interface::new(hardware, role, settings, (&hub, &wakers), may_sleep)?;
         let interface = try_arc(interface)?;
@@ -182,6 +188,9 @@ impl Attached {
         let control = Worker::start(&interface.control, c"ipoib control", work, may_sleep)?;
         let work: Arc<dyn Work> = try_arc(Reaper::new(Arc::clone(interface)))?;
         let reaper = Worker::start(&interface.reaper, c"ipoib reaper", work, may_sleep)?;
+        // It waits for the one before, so it is to end first.
+        let work: Arc<dyn Work> = try_arc(Closer::new(Arc::clone(interface)))?;
+        let closer = Worker::start(&interface.closer, c"ipoib closer", work, may_sleep)?;
         let watch = interface.hardware.port.watch(hub.clone(), may_sleep)?;
         interface.arm_queues();
         let admin: Arc<dyn Admin> = interface.clone();
@@ -200,7 +209,7 @@ impl Attached {
         interface.signal(signals::PORT_CHANGED);
         interface.net.refresh(may_sleep);
         let (interface, hub) = (Arc::clone(interface), Arc::clone(hub));
-        Ok(Self { interface, hub, tree, control, reaper, watch })
+        Ok(Self { interface, hub, tree, control, reaper, closer, watch })
     }
 
     /// The interface.
@@ -208,11 +217,11 @@ impl Attached {
         &self.interface
     }
 
-    /// Takes the interface out of the stack, has it give everything back, and ends it. What an
-    /// adapter does not give back is lost, and said to be so: memory that it may still write to is
-    /// not freed.
+    /// Takes the interface out of the stack, has it give everything back, and ends it. If that
+    /// takes too long, its queues are destroyed without it: then the adapter touches nothing of
+    /// theirs any more. It may be waited for, but no memory is freed that it may still write to.
     pub(crate) fn detach(self, may_sleep: &mut MaySleep) {
-        let Self { interface, hub, tree, control, reaper, watch } = self;
+        let Self { interface, hub, tree, control, reaper, closer, watch } = self;
         // Nothing new from above ...
         drop(tree);
         interface.net.detach(may_sleep);
@@ -221,16 +230,15 @@ impl Attached {
         // ... nor from below.
         drop(watch);
         control.stop(may_sleep);
+        closer.stop(may_sleep);
         reaper.stop(may_sleep);
         hub.disconnect(may_sleep);
         if !is_detached {
             let name = interface.net.name();
             log::line(
                 Level::Error,
-                format_args!("{name}: the adapter did not give everything back: leaked"),
+                format_args!("{name}: the adapter did not give everything back: taken by force"),
             );
-            core::mem::forget(interface);
-            return;
         }
         interface.end(may_sleep);
     }
@@ -261,7 +269,7 @@ impl Interface {
         hardware: Hardware,
         role: Role<'_>,
         settings: &Settings,
-        (hub, [control, reaper]): (&Arc<Hub>, &[Waker; 2]),
+        (hub, [control, reaper, closer]): (&Arc<Hub>, &[Waker; 3]),
         may_sleep: &mut MaySleep,
     ) -> Result<Self, Errno> {
         let port = hardware.port.attributes(hardware.partition, may_sleep)?;
@@ -285,13 +293,15 @@ impl Interface {
             Role::Child { vlan, pkey, .. } => (Place::Child(vlan), pkey),
         };
         let broadcast = BroadcastGroup::new(Scope::LINK_LOCAL, pkey);
+        // 0 is "not known". What it is when the link comes up is told then.
+        let rate = hardware.port.bits_per_second(may_sleep).unwrap_or(0);
         let net = NetInterface::attach(
             &InterfaceConfig {
                 place,
                 mtu: core.mtu(),
                 address: core.address(),
                 broadcast: LinkAddress::multicast(broadcast.mgid()),
-                bits_per_second: BITS_PER_SECOND,
+                bits_per_second: rate,
                 has_checksums: hardware.port.device().attributes().checksums_datagrams,
             },
             hub.clone(),
@@ -306,6 +316,8 @@ impl Interface {
             signals: AtomicU32::new(0),
             control: control.clone(),
             reaper: reaper.clone(),
+            closer: closer.clone(),
+            passes: Passes::default(),
             hub: Arc::clone(hub),
             subnet_prefix: AtomicU64::new(port.gid.subnet_prefix()),
             told_mtu,
@@ -337,6 +349,12 @@ impl Interface {
     fn free(self, may_sleep: &mut MaySleep) {
         let Self { net, core, hardware, .. } = self;
         let mut locked = core.into_inner();
+        // There are some if the interface did not give everything back.
+        while let Some(connection) = locked.queues.take_connection() {
+            let quiet = connection.close(may_sleep);
+            locked.queues.reclaim_connected(&quiet);
+            locked.queues.reclaim_sends(&quiet, drop);
+        }
         hardware.manager.close(may_sleep);
         hardware.administrator.close(may_sleep);
         locked.queues.reclaim_datagrams(&hardware.queue_pair.close(may_sleep));
@@ -349,9 +367,6 @@ impl Interface {
         drop(net);
     }
 }
-
-/// What is said of a port whose rate nobody asked for.
-const BITS_PER_SECOND: u64 = 10_000_000_000;
 
 impl Hardware {
     #[inline(never)]
@@ -385,7 +400,8 @@ impl Hardware {
         )?;
         let shared = attributes.shared_receives.and_then(|shared| {
             let receives = limits.shared_receive_queue_len.min(shared.queue_len_max);
-            SharedReceiveQueue::new(&domain, receives, shared.segments_max, may_sleep).ok()
+            let segments = shared.segments_max.min(RECEIVE_SEGMENTS_MAX);
+            SharedReceiveQueue::new(&domain, receives, segments, may_sleep).ok()
         });
         let connected = settings.connected_for(&attributes, shared.is_some());
         let administrator = Administrator::new(port, hub.clone())?;

@@ -11,10 +11,13 @@ use kpi::errno::Errno;
 use kpi::log::{self, Level};
 use kpi::sysctl::{Label, Output, Root, Tree};
 use kpi::tunable;
-use kpi::verbs::SEGMENTS_MAX;
 
 /// A receive for a connection is made of segments of this size.
 const PAGE_BYTES: usize = 4096;
+/// And of so many of them at most: the largest message there is.
+pub(crate) const RECEIVE_SEGMENTS_MAX: usize =
+    (CONNECTED_MTU_MAX + ENCAPSULATION_BYTES).div_ceil(PAGE_BYTES);
+const _: () = assert!(RECEIVE_SEGMENTS_MAX <= kpi::verbs::SEGMENTS_MAX);
 
 /// What every interface begins with.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -95,7 +98,7 @@ impl Settings {
             Some(shared) if shares_receives => shared.segments_max,
             Some(_) | None => device.send_segments_max,
         };
-        let bytes = segments.min(SEGMENTS_MAX) * PAGE_BYTES;
+        let bytes = segments.min(RECEIVE_SEGMENTS_MAX) * PAGE_BYTES;
         let mtu_max = CONNECTED_MTU_MAX.min(bytes - ENCAPSULATION_BYTES);
         ConnectedSupport { mtu_max, shares_receives }
     }

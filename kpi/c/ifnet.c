@@ -165,22 +165,27 @@ kpi_if_get_counter(if_t ifp, ift_counter which)
 	return (count);
 }
 
+/*
+ * The last call decides, whichever was the last to read the flags.
+ */
 void
-kpi_if_set_flags(struct kpi_ifnet *interface)
+kpi_if_set_flags(struct kpi_ifnet *interface, bool is_new)
 {
 	if_t ifp = interface->ifp;
-	bool is_running = (if_getdrvflags(ifp) & IFF_DRV_RUNNING) != 0;
-	bool is_up = (if_getflags(ifp) & IFF_UP) != 0;
+	bool is_running, is_up;
 
-	if (is_up == is_running)
-		return;
-	if (is_up) {
+	sx_xlock(&interface->flags_sx);
+	is_running = !is_new &&
+	    (if_getdrvflags(ifp) & IFF_DRV_RUNNING) != 0;
+	is_up = (if_getflags(ifp) & IFF_UP) != 0;
+	if (is_up && !is_running) {
 		if_setdrvflagbits(ifp, IFF_DRV_RUNNING, 0);
 		interface->callbacks->set_up(interface->driver, 1);
-	} else {
+	} else if (!is_up && is_running) {
 		interface->callbacks->set_up(interface->driver, 0);
 		if_setdrvflagbits(ifp, 0, IFF_DRV_RUNNING);
 	}
+	sx_xunlock(&interface->flags_sx);
 }
 
 /* What the stack leaves to the adapter. */
@@ -218,7 +223,7 @@ kpi_if_control(struct kpi_ifnet *interface, u_long command, caddr_t data)
 
 	switch (command) {
 	case SIOCSIFFLAGS:
-		kpi_if_set_flags(interface);
+		kpi_if_set_flags(interface, false);
 		return (0);
 	case SIOCADDMULTI:
 	case SIOCDELMULTI:
@@ -226,7 +231,7 @@ kpi_if_control(struct kpi_ifnet *interface, u_long command, caddr_t data)
 		return (0);
 	case SIOCSIFADDR:
 		if_setflagbits(ifp, IFF_UP, 0);
-		kpi_if_set_flags(interface);
+		kpi_if_set_flags(interface, false);
 #ifdef INET
 		if (ifa->ifa_addr->sa_family == AF_INET)
 			arp_ifinit(ifp, ifa);
@@ -318,6 +323,7 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 		free(interface, M_KPI_IFNET);
 		return (ENOMEM);
 	}
+	sx_init(&interface->flags_sx, "ipoib flags");
 	interface->ifp = ifp;
 	interface->callbacks = config->callbacks;
 	interface->driver = config->driver;
@@ -376,6 +382,7 @@ rust_helper_if_free(struct kpi_ifnet *interface)
 
 	if (interface->port == NULL)
 		if_free(interface->ifp);
+	sx_destroy(&interface->flags_sx);
 	free(interface, M_KPI_IFNET);
 }
 
@@ -398,6 +405,13 @@ rust_helper_if_set_address(struct kpi_ifnet *interface, const uint8_t *address)
 	/* ARP and neighbour discovery rebuild their headers, ARP announces. */
 	EVENTHANDLER_INVOKE(iflladdr_event, ifp);
 	CURVNET_RESTORE();
+}
+
+void
+rust_helper_if_set_rate(struct kpi_ifnet *interface, uint64_t bits_per_second)
+{
+
+	if_setbaudrate(interface->ifp, bits_per_second);
 }
 
 void

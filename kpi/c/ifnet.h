@@ -121,6 +121,8 @@ const char *rust_helper_if_name(struct kpi_ifnet *interface);
 /* Tells the stack and everybody who listens. */
 void	rust_helper_if_set_address(struct kpi_ifnet *interface,
 	    const uint8_t *address);
+void	rust_helper_if_set_rate(struct kpi_ifnet *interface,
+	    uint64_t bits_per_second);
 void	rust_helper_if_set_broadcast(struct kpi_ifnet *interface,
 	    const uint8_t *broadcast);
 void	rust_helper_if_set_mtu(struct kpi_ifnet *interface, uint32_t mtu);

@@ -441,14 +441,12 @@ rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *m,
     uint16_t protocol, uint32_t cast)
 {
 	struct kpi_link_header header;
-	struct epoch_tracker et;
 
+	NET_EPOCH_ASSERT();
 	kpi_link_header_of(interface, m, protocol, cast, &header);
 	kpi_link_set_verified(interface->ifp, m, protocol);
 	CURVNET_SET_QUIET(interface->ifp->if_vnet);
-	NET_EPOCH_ENTER(et);
 	kpi_link_receive(interface, m, &header);
-	NET_EPOCH_EXIT(et);
 	CURVNET_RESTORE();
 }
 
@@ -616,10 +614,10 @@ int
 rust_helper_if_too_big(struct kpi_ifnet *interface, struct mbuf *m,
     uint32_t mtu)
 {
-	struct epoch_tracker et;
 	uint8_t first;
 	int error;
 
+	NET_EPOCH_ASSERT();
 	if (m->m_pkthdr.len < 1) {
 		m_freem(m);
 		return (EINVAL);
@@ -628,7 +626,6 @@ rust_helper_if_too_big(struct kpi_ifnet *interface, struct mbuf *m,
 	/* The answer comes from this interface, and a local sender has none. */
 	m->m_pkthdr.rcvif = interface->ifp;
 	CURVNET_SET_QUIET(interface->ifp->if_vnet);
-	NET_EPOCH_ENTER(et);
 	switch (first >> 4) {
 #ifdef INET
 	case IPVERSION:
@@ -644,7 +641,6 @@ rust_helper_if_too_big(struct kpi_ifnet *interface, struct mbuf *m,
 		m_freem(m);
 		error = EAFNOSUPPORT;
 	}
-	NET_EPOCH_EXIT(et);
 	CURVNET_RESTORE();
 	return (error);
 }

@@ -9,6 +9,7 @@
 #include <sys/malloc.h>
 #include <sys/mutex.h>
 #include <sys/queue.h>
+#include <sys/sx.h>
 #include <sys/_eventhandler.h>
 
 #include <net/if.h>
@@ -43,6 +44,7 @@ struct kpi_ifnet {
 	void		*driver;
 	u_int		 users;		/* Calls that keep it. */
 	bool		 leaves_checksums; /* To the adapter, if it may. */
+	struct sx	 flags_sx;	/* The driver is told of IFF_UP. */
 	struct bpf_if	*tap;		/* DLT_IPOIB; none of a child. */
 	uint8_t		 broadcast[KPI_LINK_ADDRESS_LEN];
 	uint8_t		 address[KPI_LINK_ADDRESS_LEN];
@@ -83,7 +85,7 @@ void	kpi_if_qflush(if_t ifp);
 uint64_t kpi_if_get_counter(if_t ifp, ift_counter which);
 int	kpi_if_control(struct kpi_ifnet *interface, u_long command,
 	    caddr_t data);
-void	kpi_if_set_flags(struct kpi_ifnet *interface);
+void	kpi_if_set_flags(struct kpi_ifnet *interface, bool is_new);
 void	kpi_if_write_address(struct kpi_ifnet *interface,
 	    const uint8_t *address);
 void	kpi_if_wait_for_users(struct kpi_ifnet *interface);

@@ -129,6 +129,7 @@ rust_helper_if_adopt(const struct kpi_vlan *vlan,
 	if_t ifp = vlan->interface;
 
 	child = malloc(sizeof(*child), M_KPI_IFNET, M_WAITOK | M_ZERO);
+	sx_init(&child->flags_sx, "ipoib flags");
 	child->ifp = ifp;
 	child->callbacks = config->callbacks;
 	child->driver = config->driver;
@@ -152,7 +153,8 @@ void
 rust_helper_if_refresh(struct kpi_ifnet *interface)
 {
 
-	kpi_if_set_flags(interface);
+	/* Who was to be told before may not have been there yet. */
+	kpi_if_set_flags(interface, true);
 }
 
 void

@@ -236,6 +236,21 @@ impl Port {
         Ok(self.query()?.max_message_bytes)
     }
 
+    /// The rate of the link, in bits per second.
+    ///
+    /// # Errors
+    ///
+    /// The adapter could not say, or says what is not known here.
+    pub fn bits_per_second(&self, _may_sleep: &MaySleep) -> Result<u64, Errno> {
+        let mut rate = 0;
+        // SAFETY: may sleep, as the argument proves; the device exists by its invariant and has the
+        // port.
+        let error = unsafe {
+            sys::rust_helper_ib_query_rate(self.device.raw().as_ptr(), self.number, &raw mut rate)
+        };
+        Errno::result(error).map(|()| rate)
+    }
+
     /// Has events of the port told from now on.
     ///
     /// # Errors

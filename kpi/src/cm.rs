@@ -7,8 +7,13 @@
 //! The order of calls for a connection that this side opens:
 //! [`Connection::open`], then, when the caller finds it in its tables, [`Connection::request`]; the
 //! queue pair is brought to RTS and a RTU sent before [`Handler::connect_answered`] says that it is
-//! there. For one that a peer asks for: [`Handler::connect_requested`], [`Connection::accept`]
-//! (the queue pair is ready: receives are to be posted now), [`Connection::reply`].
+//! there. For one that a peer asks for: [`Handler::connect_requested`], [`Connection::accept`],
+//! [`Connection::prepare`] (the queue pair is ready: receives are to be posted now),
+//! [`Connection::reply`].
+//!
+//! What destroys an id ([`Manager::unlisten`], [`Manager::refuse`], [`Connection::close`]) waits
+//! until its last message has left the adapter. An adapter that is stuck makes that long: such
+//! calls belong into a thread on which nothing else waits.
 
 mod event;
 
@@ -361,18 +366,16 @@ impl Connection {
         Errno::result(error).inspect_err(|_| self.enter(State::Over))
     }
 
-    /// A connection that a peer asked for, with its queue pair in RESET, which is brought to RTS.
-    /// Nothing is sent yet: receives are posted first.
+    /// A connection that a peer asked for, with its queue pair in RESET. Nothing is sent yet: next
+    /// is [`Connection::prepare`].
     ///
     /// # Errors
     ///
-    /// The peer gave up, or the adapter refused; the peer is told.
+    /// The peer gave up, or the REQ is not of this manager.
     pub fn accept(
         manager: &Manager,
         queue_pair: ConnectedQueuePair,
         request: RequestId,
-        starting_psn: Psn,
-        may_sleep: &MaySleep,
     ) -> Result<Self, Errno> {
         let id = Id(request.0);
         let cm_id = ENTRIES.with(|entries| {
@@ -387,16 +390,20 @@ impl Connection {
             Some(cm_id)
         });
         // INVARIANT: the table's until now, and its entry has the queue pair.
-        let made = Self { id, cm_id: cm_id.ok_or(Errno::EINVAL)?, queue_pair };
-        match made.ready_to_receive(starting_psn) {
-            Ok(()) => Ok(made),
-            Err(error) => {
-                // The peer may have given up already.
-                let _ = reject(made.cm_id, RejectReason::NoResources as u16);
-                made.close(may_sleep);
-                Err(error)
-            }
-        }
+        Ok(Self { id, cm_id: cm_id.ok_or(Errno::EINVAL)?, queue_pair })
+    }
+
+    /// Brings the queue pair of a connection that a peer asked for to RTS: receives are to be
+    /// posted next, then comes [`Connection::reply`].
+    ///
+    /// # Errors
+    ///
+    /// The adapter refused; the peer is told.
+    pub fn prepare(&self, starting_psn: Psn, _may_sleep: &MaySleep) -> Result<(), Errno> {
+        self.ready_to_receive(starting_psn).inspect_err(|_| {
+            // The peer may have given up already.
+            let _ = reject(self.cm_id, RejectReason::NoResources as u16);
+        })
     }
 
     /// Sends a REP. [`Handler::connection_lost`] says when the connection is over.

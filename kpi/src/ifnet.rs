@@ -222,7 +222,8 @@ impl NetInterface {
         }
     }
 
-    /// Has the driver told whether an interface that was adopted is wanted up.
+    /// Has the driver told, as if for the first time, whether the interface is wanted up. That may
+    /// have been said before the driver was ready: of one that was adopted always.
     pub fn refresh(&self, _may_sleep: &MaySleep) {
         // SAFETY: may sleep, as the argument proves; the interface exists by its invariant.
         unsafe { sys::rust_helper_if_refresh(self.raw()) }
@@ -246,6 +247,12 @@ impl NetInterface {
         // SAFETY: may sleep, as the argument proves; the interface exists by its invariant. The
         // address has as many bytes as are copied.
         unsafe { sys::rust_helper_if_set_address(self.raw(), address.as_bytes().as_ptr()) }
+    }
+
+    /// Changes the rate that is shown, in bits per second. It does not sleep.
+    pub fn set_rate(&self, bits_per_second: u64) {
+        // SAFETY: the interface exists by its invariant.
+        unsafe { sys::rust_helper_if_set_rate(self.raw(), bits_per_second) }
     }
 
     /// Changes the broadcast address.
@@ -296,11 +303,11 @@ impl NetInterface {
 
     /// Hands a received packet to the stack. No lock may be held that output takes; it does not
     /// sleep.
-    pub fn input(&self, packet: Packet, delivery: Delivery) {
+    pub fn input(&self, packet: Packet, delivery: Delivery, _epoch: &mut InNetEpoch) {
         let cast = number_of(delivery.cast);
         let chain = packet.into_raw();
         // SAFETY: the interface exists by its invariant; it is the owner of the packet from now on.
-        // It enters the net epoch and the interface's vnet.
+        // The thread is in the net epoch, as the argument proves. It enters the interface's vnet.
         unsafe {
             sys::rust_helper_if_input(self.raw(), chain.as_ptr(), delivery.protocol.0, cast);
         }
@@ -326,7 +333,12 @@ impl NetInterface {
     /// # Errors
     ///
     /// Nobody was told: no memory, or it is no IP packet.
-    pub fn report_too_big(&self, packet: Packet, mtu: usize) -> Result<(), Errno> {
+    pub fn report_too_big(
+        &self,
+        packet: Packet,
+        mtu: usize,
+        _epoch: &mut InNetEpoch,
+    ) -> Result<(), Errno> {
         let chain = packet.into_raw();
         // SAFETY: as in `input`.
         // CAST: at most 65520.

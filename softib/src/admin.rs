@@ -287,6 +287,13 @@ const KNOBS: &[Knob] = &[
             Ok(world.set_hides_rc(device, number, truth(value)?)?)
         },
     },
+    Knob {
+        label: Label { name: c"fail_sends", description: c"Datagrams that fail to be sent next" },
+        show: |world, device, number| world.sends_to_fail(device, number).into(),
+        change: |world, device, number, value| {
+            Ok(world.fail_sends(device, number, narrow(value)?)?)
+        },
+    },
 ];
 
 impl Port {

@@ -266,19 +266,29 @@ impl World {
     }
 
     fn next_step(&mut self) -> Step {
+        if let Some(call) = self.next_call() {
+            return Step::Call(call);
+        }
+        // A datagram that its own port drops is complete without a packet that moved.
+        let has_more = self.move_transits() > 0 || self.fabric.has_notices();
+        if has_more { Step::GoOn } else { Step::Idle }
+    }
+
+    /// Whom the fabric has something to tell.
+    fn next_call(&mut self) -> Option<Call> {
         while let Some(notification) = self.fabric.poll_notification() {
             if notification.context == SUBNET {
                 self.subnet.poll(&mut self.fabric);
             } else if let Some(queue) = self.notified_queue(notification.context) {
-                return Step::Call(Call::Complete { queue });
+                return Some(Call::Complete { queue });
             }
         }
         while let Some(event) = self.fabric.poll_event() {
             if let Some(call) = self.call_for(event) {
-                return Step::Call(call);
+                return Some(call);
             }
         }
-        if self.move_transits() == 0 { Step::Idle } else { Step::GoOn }
+        None
     }
 
     /// How many packets moved.

@@ -11,6 +11,7 @@
 #   observe              what follows is about somebody else's driver: found, and not judged
 #   judge                ends that
 #   note TEXT            a line for whoever reads the console
+#   option NAME DEFAULT  prints what scripts/vm.sh --set says of NAME, or the default
 #
 # A name has no colon in it. Results go to the second serial port, which nobody else writes to, and
 # to the console for those who read it.
@@ -58,6 +59,10 @@ judge() {
 
 note() {
     printf '@vm note %s\n' "$*" >/dev/console
+}
+
+option() {
+    kenv -q "vm.$1" || echo "$2"
 }
 
 # The last line that a command said, for a reason in one line.

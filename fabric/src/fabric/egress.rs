@@ -97,6 +97,11 @@ impl Fabric {
             self.fail_send(id, request.wr_id, WorkError::LocalLength, packet);
             return None;
         }
+        if qp.qp_type == QpType::Ud && port.datagrams_to_fail > 0 {
+            port.datagrams_to_fail -= 1;
+            self.fail_send(id, request.wr_id, WorkError::LocalQpOperation, packet);
+            return None;
+        }
         let pkey_index = match qp.qp_type {
             QpType::Ud | QpType::Rc { .. } => qp.pkey_index,
             QpType::Gsi => request.pkey_index,

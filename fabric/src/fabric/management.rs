@@ -232,6 +232,23 @@ impl Fabric {
         self.outlet.report(AsyncEvent::Port(id, event));
     }
 
+    /// Has the next datagrams that a port sends from queue pairs of type UD fail, as if the adapter
+    /// could not do it: the queue pair goes to SQE (IBA 10.3.1).
+    ///
+    /// # Errors
+    ///
+    /// [`ManagementError::Unknown`].
+    pub fn fail_datagrams(&mut self, id: PortId, count: u32) -> Result<(), ManagementError> {
+        let port = self.ports.get_mut(id.index()).ok_or(ManagementError::Unknown)?;
+        port.datagrams_to_fail = count;
+        Ok(())
+    }
+
+    /// How many datagrams are still to fail.
+    pub fn datagrams_to_fail(&self, id: PortId) -> u32 {
+        self.ports.get(id.index()).map_or(0, |port| port.datagrams_to_fail)
+    }
+
     /// Makes an adapter withhold its completions, or ends that.
     ///
     /// # Errors

@@ -6,18 +6,21 @@ use ipoib_rs::action::{
     Action, ConnectError, ConnectRequest, ConnectionId, ConnectionParameters, OpId, RequestId,
 };
 use ipoib_rs::ib::Psn;
-use kpi::cm::{Connection, RejectReason};
+use kpi::cm::Connection;
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
 use kpi::owned::try_arc;
 use kpi::time;
 use kpi::verbs::{ConnectedConfig, ConnectedQueuePair};
 
+use crate::settings::RECEIVE_SEGMENTS_MAX;
+
 use super::Interface;
-use super::queues::{Link, MARKER};
+use super::queues::{Link, MARKER, Subject};
 use super::shell::Context;
 
 impl Interface {
+    #[inline(never)]
     pub(super) fn execute_connected(&self, action: Action, may_sleep: &mut MaySleep) {
         match action {
             Action::OpenConnection { op, connection, request } => {
@@ -33,16 +36,15 @@ impl Interface {
                 self.accept(op, connection, (request, starting_psn, &own), may_sleep);
             }
             Action::ErrConnection { op, connection } => {
-                let result = self.with_link(connection, may_sleep, |link, may_sleep| {
-                    link.connection.queue_pair().fail(may_sleep)
-                });
+                let found = self.connection(connection, may_sleep);
+                let result = found.and_then(|found| found.queue_pair().fail(may_sleep));
                 self.feed_result(op, result, may_sleep);
             }
             Action::PostDrainMarker { op, connection } => {
                 self.post_marker(op, connection, may_sleep);
             }
             Action::DestroyConnection { op, connection } => {
-                self.destroy(op, connection, may_sleep);
+                self.begin_close(op, connection, may_sleep);
             }
             Action::AttachGroup { .. }
             | Action::CancelQuery { .. }
@@ -87,14 +89,7 @@ impl Interface {
         (request, psn, own): (RequestId, Psn, &ConnectionParameters),
         may_sleep: &mut MaySleep,
     ) {
-        let manager = &self.hardware.manager;
-        let made = self.make_pair(id, Direction::Incoming, may_sleep).inspect_err(|_| {
-            manager.refuse(request, RejectReason::NoResources, may_sleep);
-        });
-        let accepted = made
-            .and_then(|pair| Connection::accept(manager, pair, request, psn, may_sleep))
-            .and_then(|connection| self.keep(id, connection, may_sleep));
-        match accepted {
+        match self.prepare(id, request, psn, may_sleep) {
             Ok(connection) => {
                 // Receives are posted with the result: before the peer hears that it may send.
                 self.feed_result(op, Ok(()), may_sleep);
@@ -102,8 +97,23 @@ impl Interface {
                     self.lose_connection(id, may_sleep);
                 }
             }
+            // What there is stays at its place until that is given up.
             Err(error) => self.feed_result(op, Err(error), may_sleep),
         }
+    }
+
+    fn prepare(
+        &self,
+        id: ConnectionId,
+        request: RequestId,
+        psn: Psn,
+        may_sleep: &mut MaySleep,
+    ) -> Result<Arc<Connection>, Errno> {
+        self.put(id, Subject::Request(request), may_sleep);
+        let pair = self.make_pair(id, Direction::Incoming, may_sleep)?;
+        let connection = Connection::accept(&self.hardware.manager, pair, request)?;
+        let connection = self.keep(id, connection, may_sleep)?;
+        connection.prepare(psn, may_sleep).map(|()| connection)
     }
 
     fn make_pair(
@@ -137,7 +147,7 @@ impl Interface {
                 sends_max: 1,
                 receives_max: limits.connection_receive_queue_len,
                 send_segments_max: 1,
-                receive_segments_max: kpi::verbs::SEGMENTS_MAX,
+                receive_segments_max: hardware.segments_max.min(RECEIVE_SEGMENTS_MAX),
                 connection,
             },
         };
@@ -152,47 +162,34 @@ impl Interface {
         may_sleep: &mut MaySleep,
     ) -> Result<Arc<Connection>, Errno> {
         let connection = try_arc(connection)?;
-        let link = Link { id, connection: Arc::clone(&connection), marker: None };
-        self.core.with(may_sleep, |locked, _| locked.queues.put_link(link));
+        self.put(id, Subject::Connection(Arc::clone(&connection)), may_sleep);
         Ok(connection)
     }
 
-    fn with_link(
+    fn put(&self, id: ConnectionId, subject: Subject, may_sleep: &mut MaySleep) {
+        self.core.with(may_sleep, |locked, _| locked.queues.put_link(Link::new(id, subject)));
+    }
+
+    fn connection(
         &self,
         id: ConnectionId,
         may_sleep: &mut MaySleep,
-        use_it: impl FnOnce(&Link, &mut MaySleep) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let link = self.core.with(may_sleep, |locked, _| locked.queues.link(id).cloned());
-        use_it(&link.ok_or(Errno::EINVAL)?, may_sleep)
+    ) -> Result<Arc<Connection>, Errno> {
+        let found = self.core.with(may_sleep, |locked, _| locked.queues.connection(id).cloned());
+        found.ok_or(Errno::EINVAL)
     }
 
     /// The result follows with the completion of the marker.
     fn post_marker(&self, op: OpId, id: ConnectionId, may_sleep: &mut MaySleep) {
-        self.core.with(may_sleep, |locked, _| locked.queues.set_marker(id, Some(op)));
-        let posted = self.with_link(id, may_sleep, |link, _| {
-            // CAST: a place in a table.
-            link.connection.queue_pair().post_marker(MARKER | id.index() as u64)
-        });
+        self.core.with(may_sleep, |locked, _| locked.queues.begin_drain(id, op));
+        let found = self.connection(id, may_sleep);
+        // CAST: a place in a table.
+        let marker = MARKER | id.index() as u64;
+        let posted = found.and_then(|found| found.queue_pair().post_marker(marker));
         if posted.is_err() {
-            self.core.with(may_sleep, |locked, _| locked.queues.set_marker(id, None));
+            self.core.with(may_sleep, |locked, _| locked.queues.cancel_drain(id));
             self.feed_result(op, posted, may_sleep);
         }
-    }
-
-    /// Disconnects and destroys; then nothing of the connection is with the adapter any more.
-    fn destroy(&self, op: OpId, id: ConnectionId, may_sleep: &mut MaySleep) {
-        let link = self.core.with(may_sleep, |locked, _| locked.queues.take_link(id));
-        // Only the control thread keeps a second reference, and it is here.
-        if let Some(connection) = link.and_then(|link| Arc::into_inner(link.connection)) {
-            let quiet = connection.close(may_sleep);
-            self.feed(may_sleep, |_, path| {
-                let super::queues::Path { queues, records, .. } = path;
-                queues.reclaim_connected(&quiet);
-                queues.reclaim_sends(&quiet, |packet| records.end(packet));
-            });
-        }
-        self.feed_result(op, Ok(()), may_sleep);
     }
 }
 

@@ -9,18 +9,19 @@ use ipoib_rs::interface::{Mode, PortEvent};
 use ipoib_rs::wire::{LINK_ADDRESS_BYTES, LinkAddress};
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
-use kpi::sync::{Level, Mutex};
+use kpi::log::{self, Level};
+use kpi::sync::{self, Mutex};
 use kpi::time;
 use kpi::worker::Work;
 
 use super::hub::PORT_EVENTS;
-use super::{Interface, signals};
+use super::{Hardware, Interface, signals};
 
 /// The mutex of the list of groups, which one thread uses.
 #[derive(Debug)]
 pub(super) struct GroupsLevel;
 
-impl Level for GroupsLevel {
+impl sync::Level for GroupsLevel {
     const NAME: &core::ffi::CStr = c"ipoib groups";
 }
 
@@ -61,6 +62,7 @@ impl Control {
 }
 
 impl Control {
+    #[inline(never)]
     fn look_at(&self, signals: u32, may_sleep: &mut MaySleep) {
         let interface = &self.interface;
         for (position, event) in (0..).zip(PORT_EVENTS) {
@@ -74,6 +76,9 @@ impl Control {
         if signals & signals::GROUPS_CHANGED != 0 {
             interface.update_broadcast(may_sleep);
             self.update_groups(may_sleep);
+        }
+        if signals & signals::SEND_FAILED != 0 {
+            interface.restart_sends(may_sleep);
         }
         if signals & signals::ANNOUNCE != 0 {
             interface.net.announce(may_sleep);
@@ -97,12 +102,31 @@ impl Work for Control {
 }
 
 impl Interface {
+    #[inline(never)]
     fn update_port(&self, event: PortEvent, may_sleep: &mut MaySleep) {
-        let Ok(port) = self.hardware.port.attributes(self.hardware.partition, may_sleep) else {
+        let Hardware { port, partition, .. } = &self.hardware;
+        let Ok(attributes) = port.attributes(*partition, may_sleep) else {
             return;
         };
+        // What it was when the link was last up stays.
+        if attributes.is_active
+            && let Ok(rate) = port.bits_per_second(may_sleep)
+        {
+            self.net.set_rate(rate);
+        }
         let now = time::now();
-        self.feed(may_sleep, |core, path| core.handle_port_event(now, event, &port, path));
+        self.feed(may_sleep, |core, path| core.handle_port_event(now, event, &attributes, path));
+    }
+
+    /// IBA 10.3.1: a datagram that cannot be sent stops the send queue, and what is posted behind
+    /// it is flushed until the queue is started again. Sends are flushed on the way to RESET as
+    /// well; then the adapter finds nothing to start.
+    #[inline(never)]
+    fn restart_sends(&self, may_sleep: &mut MaySleep) {
+        if self.hardware.queue_pair.restart_sends(may_sleep).is_ok() {
+            let name = self.net.name();
+            log::line(Level::Notice, format_args!("{name}: a send failed, sending goes on"));
+        }
     }
 
     fn update_broadcast(&self, may_sleep: &mut MaySleep) {
@@ -114,6 +138,7 @@ impl Interface {
     }
 
     /// Tells the stack what is so now, whatever happened and in which order.
+    #[inline(never)]
     pub(super) fn update_state(&self, may_sleep: &mut MaySleep) {
         let (address, mtu, is_up, mode) = self.core.with(may_sleep, |locked, _| {
             let core = &locked.core;

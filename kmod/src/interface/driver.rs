@@ -95,12 +95,12 @@ impl Interface {
         });
     }
 
-    pub(super) fn input(&self, mut packet: Packet, delivery: Delivery) {
+    pub(super) fn input(&self, mut packet: Packet, delivery: Delivery, epoch: &mut InNetEpoch) {
         self.net.tap_input(&packet, delivery);
         if delivery.protocol == EtherType::IPV6 {
             self.normalize(&mut packet, OptionPadding::Behind);
         }
-        self.net.input(packet, delivery);
+        self.net.input(packet, delivery, epoch);
     }
 
     pub(super) fn set_up(&self, is_up: bool, may_sleep: &mut MaySleep) {

@@ -62,10 +62,7 @@ impl Interface {
                 let result = self.hardware.manager.listen(service, may_sleep);
                 self.feed_result(op, result, may_sleep);
             }
-            Action::Unlisten { op } => {
-                self.hardware.manager.unlisten(may_sleep);
-                self.feed_result(op, Ok(()), may_sleep);
-            }
+            Action::Unlisten { op } => self.begin_unlisten(op, may_sleep),
             action @ (Action::OpenConnection { .. }
             | Action::AcceptConnection { .. }
             | Action::ErrConnection { .. }

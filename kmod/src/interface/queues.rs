@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use ipoib_rs::action::{ConnectionId, HandleId, OpId};
+use ipoib_rs::action::{ConnectionId, HandleId, OpId, RequestId};
 use ipoib_rs::counters::DropReason;
 use ipoib_rs::packet::{
     ConnectedSend, DataPath, DatagramSend, Delivery, PacketSink, PostReceiveError, ReceiveQueue,
@@ -31,15 +31,65 @@ pub(super) struct Queues {
     /// Packets with their link header that wait for room in the send ring.
     pub(super) waiting: PacketList,
     pub(super) waiting_max: u32,
+    /// The operation that waits until nobody listens.
+    pub(super) unlistening: Option<OpId>,
 }
 
-/// A connection as the adapter has it.
-#[derive(Clone, Debug)]
+/// What stands at the place of a connection, until it is destroyed.
+#[derive(Debug)]
 pub(super) struct Link {
     pub(super) id: ConnectionId,
-    pub(super) connection: Arc<Connection>,
-    /// The operation that waits for the drain marker.
-    pub(super) marker: Option<OpId>,
+    subject: Subject,
+    step: Step,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Subject {
+    /// The connection, as the adapter has it.
+    Connection(Arc<Connection>),
+    /// The REQ that there is no connection for.
+    Request(RequestId),
+    /// The connection was closed.
+    Gone,
+}
+
+/// What is being done about it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Step {
+    /// Nothing, but to use it.
+    Use,
+    /// The operation waits for the drain marker.
+    Drain(OpId),
+    /// The operation waits for its end.
+    Close(OpId),
+}
+
+impl Link {
+    pub(super) const fn new(id: ConnectionId, subject: Subject) -> Self {
+        Self { id, subject, step: Step::Use }
+    }
+
+    fn connection(&self) -> Option<&Arc<Connection>> {
+        match &self.subject {
+            Subject::Connection(connection) => Some(connection),
+            Subject::Request(_) | Subject::Gone => None,
+        }
+    }
+
+    /// The operation that waited for the drain marker.
+    pub(super) fn take_marker(&mut self) -> Option<OpId> {
+        let Step::Drain(op) = self.step else { return None };
+        self.step = Step::Use;
+        Some(op)
+    }
+}
+
+/// Something to be closed, see [`super::close`].
+#[derive(Debug)]
+pub(super) struct Leaver {
+    pub(super) id: ConnectionId,
+    pub(super) op: OpId,
+    pub(super) subject: Subject,
 }
 
 impl Queues {
@@ -57,6 +107,7 @@ impl Queues {
             connected: Receives::new(CONNECTED, connected, domain)?,
             waiting: PacketList::new(),
             waiting_max: limits.send_queue_len,
+            unlistening: None,
         })
     }
 
@@ -76,12 +127,51 @@ impl Queues {
         }
     }
 
-    pub(super) fn take_link(&mut self, id: ConnectionId) -> Option<Link> {
-        self.links.get_mut(id.index())?.take()
+    /// The connection, if it is there.
+    pub(super) fn connection(&self, id: ConnectionId) -> Option<&Arc<Connection>> {
+        self.links.get(id.index())?.as_ref()?.connection()
     }
 
-    pub(super) fn link(&self, id: ConnectionId) -> Option<&Link> {
-        self.links.get(id.index())?.as_ref()
+    /// Has something closed for an operation. Whether there is something.
+    pub(super) fn begin_close(&mut self, id: ConnectionId, op: OpId) -> bool {
+        let Some(Some(link)) = self.links.get_mut(id.index()) else { return false };
+        link.step = Step::Close(op);
+        true
+    }
+
+    /// Puts what is to be closed into `leavers`, as far as there is room. The place keeps its
+    /// connection, so that completions find it.
+    pub(super) fn list_leavers(&self, leavers: &mut [Option<Leaver>]) {
+        let mut places = leavers.iter_mut();
+        for link in self.links.iter().flatten() {
+            let Step::Close(op) = link.step else { continue };
+            let Some(place) = places.next() else { return };
+            *place = Some(Leaver { id: link.id, op, subject: link.subject.clone() });
+        }
+    }
+
+    /// Gives the connection of a leaver up, which is its last owner then.
+    pub(super) fn let_go(&mut self, leaver: &Leaver) {
+        if let (Some(Some(link)), Subject::Connection(_)) =
+            (self.links.get_mut(leaver.id.index()), &leaver.subject)
+        {
+            link.subject = Subject::Gone;
+        }
+    }
+
+    /// Takes any connection out, whatever is being done about it.
+    pub(super) fn take_connection(&mut self) -> Option<Connection> {
+        self.links.iter_mut().filter_map(Option::take).find_map(|link| match link.subject {
+            Subject::Connection(connection) => Arc::into_inner(connection),
+            Subject::Request(_) | Subject::Gone => None,
+        })
+    }
+
+    /// Makes a place vacant.
+    pub(super) fn remove_link(&mut self, id: ConnectionId) {
+        if let Some(place) = self.links.get_mut(id.index()) {
+            *place = None;
+        }
     }
 
     /// The connection whose queue pair a completion is of.
@@ -89,9 +179,17 @@ impl Queues {
         self.links.get_mut(completion.connection().index())?.as_mut()
     }
 
-    pub(super) fn set_marker(&mut self, id: ConnectionId, op: Option<OpId>) {
+    /// The operation waits for the drain marker of a connection.
+    pub(super) fn begin_drain(&mut self, id: ConnectionId, op: OpId) {
         if let Some(Some(link)) = self.links.get_mut(id.index()) {
-            link.marker = op;
+            link.step = Step::Drain(op);
+        }
+    }
+
+    /// No marker was posted.
+    pub(super) fn cancel_drain(&mut self, id: ConnectionId) {
+        if let Some(Some(link)) = self.links.get_mut(id.index()) {
+            link.take_marker();
         }
     }
 
@@ -289,10 +387,11 @@ impl DataPath<Packet> for Path<'_> {
         }
         let Queues { links, sends, .. } = &mut *self.queues;
         let link = links.get(send.connection.index()).and_then(Option::as_ref);
-        let (Some(link), Some(slot)) = (link, sends.get_mut(slot_of(send.id))) else {
+        let connection = link.and_then(Link::connection);
+        let (Some(connection), Some(slot)) = (connection, sends.get_mut(slot_of(send.id))) else {
             return Err(packet);
         };
-        link.connection.queue_pair().post_send(send.id.to_bits(), packet, slot)
+        connection.queue_pair().post_send(send.id.to_bits(), packet, slot)
     }
 
     fn post_connected_receive(
@@ -308,7 +407,8 @@ impl DataPath<Packet> for Path<'_> {
             }
             ReceiveQueue::Of(connection) => {
                 let link = links.get(connection.index()).and_then(Option::as_ref);
-                let pair = link.ok_or(PostReceiveError)?.connection.queue_pair();
+                let connection = link.and_then(Link::connection).ok_or(PostReceiveError)?;
+                let pair = connection.queue_pair();
                 connected.post(|wr_id, slot| pair.post_receive(wr_id, bytes, slot))
             }
         }

@@ -3,16 +3,16 @@
 use alloc::sync::Arc;
 
 use ipoib_rs::interface::Interface as Core;
-use ipoib_rs::packet::{ConnectedReceive, Receive, SendId};
+use ipoib_rs::packet::{CompletionStatus, ConnectedReceive, Receive, SendId};
 use ipoib_rs::time::Instant;
 use kpi::context::MaySleep;
 use kpi::mbuf::Packet;
 use kpi::time;
-use kpi::verbs::{Armed, Batch, Completion, CompletionQueue};
+use kpi::verbs::{Armed, BATCH_LEN, Batch, Completion, CompletionQueue};
 use kpi::worker::Work;
 
 use super::Interface;
-use super::queues::{CONNECTED, DATAGRAM, KIND_MASK, Path, Received};
+use super::queues::{CONNECTED, DATAGRAM, KIND_MASK, Link, Path, Received};
 
 #[derive(Debug)]
 pub(super) struct Reaper {
@@ -29,9 +29,14 @@ impl Work for Reaper {
     fn run(&self, may_sleep: &mut MaySleep) {
         let interface = &self.interface;
         let hardware = &interface.hardware;
+        let limits = &hardware.limits;
         loop {
-            interface.reap(&hardware.send_queue, feed_send, may_sleep);
-            interface.reap(&hardware.receive_queue, feed_receive, may_sleep);
+            interface.passes.begin();
+            let sends = limits.send_queue_len;
+            interface.reap(&hardware.send_queue, sends, feed_send, may_sleep);
+            let receives = super::receive_completions(limits);
+            interface.reap(&hardware.receive_queue, receives, feed_receive, may_sleep);
+            interface.passes.end();
             // IBA 11.4.2.2: what came before a queue was armed raises no event.
             if !interface.arm_queues() {
                 return;
@@ -49,17 +54,22 @@ impl Interface {
         queues.map(|queue| queue.arm() == Ok(Armed::HasMissed)).contains(&true)
     }
 
-    /// Takes completions out in batches, each with the core locked once.
+    /// Takes completions out in batches, each with the core locked once: all that are there, and of
+    /// those that come meanwhile not so many that others have to wait.
     fn reap(
         &self,
         queue: &CompletionQueue,
+        len: u32,
         feed: impl Fn(Instant, &mut Core<Packet>, &mut Path<'_>, &Completion),
         may_sleep: &mut MaySleep,
     ) {
         let mut batch = Batch::new();
-        while let Ok(completions) = queue.poll(&mut batch)
-            && !completions.is_empty()
-        {
+        // CAST: a batch has less than 2^32 completions.
+        for _ in 0..=len / BATCH_LEN as u32 {
+            let Ok(completions) = queue.poll(&mut batch) else { return };
+            if completions.is_empty() {
+                return;
+            }
             let now = time::now();
             self.feed(may_sleep, |core, path| {
                 for completion in completions {
@@ -71,6 +81,7 @@ impl Interface {
 }
 
 fn feed_send(now: Instant, core: &mut Core<Packet>, path: &mut Path<'_>, completion: &Completion) {
+    path.records.has_failed_send |= completion.status() != CompletionStatus::Success;
     if let Some(packet) = path.queues.complete_send(completion) {
         path.records.end(packet);
     }
@@ -90,7 +101,7 @@ fn feed_receive(
         // wildcard: numbers of work requests, not an enum. What is left is a drain marker.
         _ => {
             let link = path.queues.link_of(completion);
-            if let Some(op) = link.and_then(|link| link.marker.take()) {
+            if let Some(op) = link.and_then(Link::take_marker) {
                 core.handle_verb_result(now, op, Ok(()), path);
             }
         }

@@ -7,7 +7,7 @@ use ipoib_rs::packet::{Cast, Delivery};
 use ipoib_rs::pump::{self, DeferringShell, PumpingShell, Shell};
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::EtherType;
-use kpi::context::MaySleep;
+use kpi::context::{Free, InNetEpoch, MaySleep, with_net_epoch};
 use kpi::log::{self, Level};
 use kpi::mbuf::{Packet, PacketList};
 use kpi::sync::Before;
@@ -17,9 +17,9 @@ use super::queues::Path;
 use super::{CoreLevel, Interface, Locked, signals};
 
 /// A context from which the core may be fed.
-pub(super) trait Context: Before<CoreLevel> {}
+pub(super) trait Context: Before<CoreLevel> + Free {}
 
-impl<C: Before<CoreLevel>> Context for C {}
+impl<C: Before<CoreLevel> + Free> Context for C {}
 
 /// Packets that leave the core for the stack, or for good, once it is unlocked.
 #[derive(Debug)]
@@ -27,11 +27,18 @@ pub(super) struct Records {
     delivered: PacketList,
     too_big: PacketList,
     ended: PacketList,
+    /// A send did not succeed.
+    pub(super) has_failed_send: bool,
 }
 
 impl Records {
     const fn new() -> Self {
-        Self { delivered: PacketList::new(), too_big: PacketList::new(), ended: PacketList::new() }
+        Self {
+            delivered: PacketList::new(),
+            too_big: PacketList::new(),
+            ended: PacketList::new(),
+            has_failed_send: false,
+        }
     }
 
     pub(super) fn deliver(&mut self, packet: Packet, delivery: Delivery) {
@@ -45,6 +52,18 @@ impl Records {
 
     pub(super) fn too_big(&mut self, packet: Packet, mtu: usize) {
         self.too_big.push(packet, mtu as u64);
+    }
+
+    /// Hands what was recorded to the stack.
+    fn release(&mut self, interface: &Interface, epoch: &mut InNetEpoch) {
+        while let Some((packet, note)) = self.delivered.pop() {
+            interface.input(packet, delivery_of(note), epoch);
+        }
+        while let Some((packet, mtu)) = self.too_big.pop() {
+            // Nobody can be told; the packet was counted.
+            // CAST: what `too_big` wrote.
+            let _ = interface.net.report_too_big(packet, mtu as usize, epoch);
+        }
     }
 
     /// The packet is freed.
@@ -84,16 +103,14 @@ impl<C: Context> Shell for KernelShell<'_, C> {
     }
 
     fn release_packets(&mut self) {
-        let net = &self.interface.net;
-        while let Some((packet, note)) = self.records.delivered.pop() {
-            self.interface.input(packet, delivery_of(note));
+        let Self { interface, context, records } = self;
+        if !records.delivered.is_empty() || !records.too_big.is_empty() {
+            with_net_epoch(*context, |epoch| records.release(interface, epoch));
         }
-        while let Some((packet, mtu)) = self.records.too_big.pop() {
-            // Nobody can be told; the packet was counted.
-            // CAST: what `too_big` wrote.
-            let _ = net.report_too_big(packet, mtu as usize);
+        while records.ended.pop().is_some() {}
+        if core::mem::take(&mut records.has_failed_send) {
+            interface.signal(signals::SEND_FAILED);
         }
-        while self.records.ended.pop().is_some() {}
     }
 }
 
@@ -151,6 +168,7 @@ impl Interface {
     }
 
     /// A line in the log, of which the core sends one per object and cause.
+    #[inline(never)]
     fn note(&self, notice: &Notice) {
         let name = self.net.name();
         let warn = |text: core::fmt::Arguments<'_>| log::line(Level::Warning, text);

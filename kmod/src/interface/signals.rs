@@ -10,6 +10,8 @@ pub(super) const ANNOUNCE: u32 = 1 << 1;
 pub(super) const GROUPS_CHANGED: u32 = 1 << 2;
 /// The port changed, in a way that no event says.
 pub(super) const PORT_CHANGED: u32 = 1 << 3;
+/// A send did not succeed: the send queue may have stopped.
+pub(super) const SEND_FAILED: u32 = 1 << 4;
 /// The first of one bit for each event of a port, in the order of [`super::hub::PORT_EVENTS`].
 pub(super) const PORT_EVENT_FIRST: u32 = 1 << 8;
 

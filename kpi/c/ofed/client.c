@@ -185,6 +185,32 @@ rust_helper_ib_query_port(struct ib_device *device, uint8_t port,
 	return (0);
 }
 
+/*
+ * IBA 14.2.5.6: LinkWidthActive and LinkSpeedActive, each of them one bit.
+ */
+int
+rust_helper_ib_query_rate(struct ib_device *device, uint8_t port,
+    uint64_t *bits_per_second)
+{
+	static const uint8_t lanes[] = { 1, 4, 8, 12, 2 };
+	/* SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR; in Mb/s for each lane. */
+	static const uint32_t speeds[] = { 2500, 5000, 10000, 10312, 14062,
+	    25781, 53125, 106250 };
+	struct ib_port_attr attrs;
+	int error;
+	u_int speed, width;
+
+	error = ib_query_port(device, port, &attrs);
+	if (error != 0)
+		return (kpi_errno(error));
+	speed = ffs(attrs.active_speed) - 1;
+	width = ffs(attrs.active_width) - 1;
+	if (speed >= nitems(speeds) || width >= nitems(lanes))
+		return (EINVAL);
+	*bits_per_second = (uint64_t)speeds[speed] * lanes[width] * 1000000;
+	return (0);
+}
+
 int
 rust_helper_ib_query_pkey(struct ib_device *device, uint8_t port,
     uint16_t index, uint16_t *pkey)

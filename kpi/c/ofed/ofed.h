@@ -287,6 +287,8 @@ int	rust_helper_ib_device_attributes(struct ib_device *device,
 int	rust_helper_ib_is_infiniband(struct ib_device *device, uint8_t port);
 int	rust_helper_ib_query_port(struct ib_device *device, uint8_t port,
 	    struct kpi_port_attributes *attributes);
+int	rust_helper_ib_query_rate(struct ib_device *device, uint8_t port,
+	    uint64_t *bits_per_second);
 int	rust_helper_ib_query_pkey(struct ib_device *device, uint8_t port,
 	    uint16_t index, uint16_t *pkey);
 int	rust_helper_ib_find_pkey(struct ib_device *device, uint8_t port,
@@ -315,6 +317,7 @@ int	rust_helper_ib_init_ud_qp(struct ib_qp *qp, uint8_t port,
 int	rust_helper_ib_init_rc_qp(struct ib_qp *qp, uint8_t port,
 	    uint16_t pkey_index);
 int	rust_helper_ib_modify_qp(struct ib_qp *qp, uint32_t state);
+int	rust_helper_ib_restart_sends(struct ib_qp *qp);
 int	rust_helper_ib_set_qkey(struct ib_qp *qp, uint32_t qkey);
 int	rust_helper_ib_attach_mcast(struct ib_qp *qp, const uint8_t *mgid,
 	    uint16_t mlid);

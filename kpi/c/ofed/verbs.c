@@ -330,6 +330,29 @@ rust_helper_ib_modify_qp(struct ib_qp *qp, uint32_t state)
 	return (kpi_errno(ib_modify_qp(qp, &attr, mask)));
 }
 
+/*
+ * A send that failed has stopped the queue (SQE).  A queue in another state is
+ * left alone: it may be on its way to it, or have been reset.
+ */
+int
+rust_helper_ib_restart_sends(struct ib_qp *qp)
+{
+	struct ib_qp_init_attr init;
+	struct ib_qp_attr attr;
+	int error;
+
+	memset(&attr, 0, sizeof(attr));
+	memset(&init, 0, sizeof(init));
+	error = ib_query_qp(qp, &attr, IB_QP_STATE, &init);
+	if (error != 0)
+		return (kpi_errno(error));
+	if (attr.qp_state != IB_QPS_SQE)
+		return (EBUSY);
+	memset(&attr, 0, sizeof(attr));
+	attr.qp_state = IB_QPS_RTS;
+	return (kpi_errno(ib_modify_qp(qp, &attr, IB_QP_STATE)));
+}
+
 int
 rust_helper_ib_set_qkey(struct ib_qp *qp, uint32_t qkey)
 {

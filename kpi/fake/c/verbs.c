@@ -49,6 +49,7 @@ struct ib_qp {
 	uint32_t	state;
 	struct ring	sends;
 	struct ring	receives;
+	bool			 is_stopped;	/* SQE */
 };
 
 static struct ib_qp *qps[QPS_MAX];
@@ -338,6 +339,17 @@ rust_helper_ib_modify_qp(struct ib_qp *qp, uint32_t state)
 }
 
 int
+rust_helper_ib_restart_sends(struct ib_qp *qp)
+{
+
+	object_use(qp);
+	if (!qp->is_stopped)
+		return (EBUSY);
+	qp->is_stopped = false;
+	return (0);
+}
+
+int
 rust_helper_ib_set_qkey(struct ib_qp *qp, uint32_t qkey)
 {
 
@@ -440,6 +452,8 @@ fake_complete_send(uint32_t qpn, uint32_t status)
 
 	qp = find(qpn);
 	complete(qp, qp->config.send_cq, pop(&qp->sends), status, 0, false);
+	if (status == KPI_STATUS_FAILED && qp->config.is_connected == 0)
+		qp->is_stopped = true;
 }
 
 void

@@ -129,6 +129,16 @@ impl DatagramQueuePair {
         Errno::result(unsafe { sys::rust_helper_ib_set_qkey(self.queue.raw(), qkey.0) })
     }
 
+    /// From SQE, where a send that failed has brought it, to RTS (IBA 10.3.1).
+    ///
+    /// # Errors
+    ///
+    /// It is in another state ([`Errno::EBUSY`]), or what the adapter says.
+    pub fn restart_sends(&self, _may_sleep: &MaySleep) -> Result<(), Errno> {
+        // SAFETY: may sleep, as the argument proves; the queue pair exists by its invariant.
+        Errno::result(unsafe { sys::rust_helper_ib_restart_sends(self.queue.raw()) })
+    }
+
     /// To the error state: everything posted completes as flushed.
     ///
     /// # Errors

@@ -265,7 +265,8 @@ fn an_accepted_request_is_ready_before_the_reply() {
     let pair = fixture.queue_pair(4);
     let qpn = pair.qpn();
     let psn = Psn::new(77).unwrap();
-    let connection = Connection::accept(&fixture.manager, pair, request, psn, &may_sleep).unwrap();
+    let connection = Connection::accept(&fixture.manager, pair, request).unwrap();
+    connection.prepare(psn, &may_sleep).unwrap();
     assert_eq!(stack.queue_pair_state(qpn.value()), kpi_qp_state::KPI_QPS_RTS);
     assert_eq!(stack.last_message(number), Message::None);
     connection.reply(psn, &own(), &may_sleep).unwrap();
@@ -284,11 +285,10 @@ fn a_request_is_taken_once() {
     let fixture = Fixture::start();
     let (request, number) = fixture.requested();
     let may_sleep = may_sleep();
-    let psn = Psn::default();
     let first = fixture.queue_pair(4);
-    let connection = Connection::accept(&fixture.manager, first, request, psn, &may_sleep).unwrap();
+    let connection = Connection::accept(&fixture.manager, first, request).unwrap();
     let second = fixture.queue_pair(5);
-    let again = Connection::accept(&fixture.manager, second, request, psn, &may_sleep);
+    let again = Connection::accept(&fixture.manager, second, request);
     assert_eq!(again.map(|_| ()), Err(Errno::EINVAL));
     fixture.manager.refuse(request, RejectReason::NoResources, &may_sleep);
     assert!(fixture.bench.stack.id_exists(number));
@@ -321,7 +321,7 @@ fn unlistening_refuses_what_was_not_accepted() {
     fixture.manager.unlisten(&may_sleep);
     assert!(!stack.id_exists(0) && !stack.id_exists(number));
     let pair = fixture.queue_pair(4);
-    let late = Connection::accept(&fixture.manager, pair, request, Psn::default(), &may_sleep);
+    let late = Connection::accept(&fixture.manager, pair, request);
     assert!(late.is_err());
     // The service is free again.
     fixture.manager.listen(SERVICE, &may_sleep).unwrap();

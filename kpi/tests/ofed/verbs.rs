@@ -16,6 +16,7 @@ use ipoib_rs::packet::{CompletionStatus, PacketBuf};
 use kpi::client::PortWatcher;
 use kpi::context::Unlocked;
 use kpi::dma::{ReceiveSlot, SendSlot};
+use kpi::errno::Errno;
 use kpi::mbuf::Packet;
 use kpi::verbs::{
     AddressHandle, Armed, Batch, CompletionHandler, CompletionQueue, ConnectedConfig,
@@ -188,6 +189,9 @@ fn a_sent_packet_comes_back_for_its_completion_only() {
         panic!("one work request ended")
     };
     assert_eq!(completion.status(), CompletionStatus::Failed);
+    // IBA 10.3.1: it has stopped the queue, which is started once.
+    assert_eq!(queues.queue_pair.restart_sends(&may_sleep()), Ok(()));
+    assert_eq!(queues.queue_pair.restart_sends(&may_sleep()), Err(Errno::EBUSY));
     assert_eq!(other.complete(completion).map(|packet| packet.len()), Some(200));
     drop((slot, other, queues));
     bench.stop();

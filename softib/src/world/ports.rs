@@ -203,6 +203,20 @@ impl World {
         Ok(())
     }
 
+    /// Datagrams that a port is to fail to send.
+    pub fn sends_to_fail(&self, device: u32, number: u8) -> u32 {
+        self.port(device, number).map_or(0, |port| self.fabric.datagrams_to_fail(port))
+    }
+
+    /// Has the next datagrams that a port sends fail: each stops the send queue of its queue pair.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is no such port.
+    pub fn fail_sends(&mut self, device: u32, number: u8, count: u32) -> Result<(), Error> {
+        Ok(self.fabric.fail_datagrams(self.port(device, number)?, count)?)
+    }
+
     /// Whether requests for connections are lost.
     pub const fn drops_requests(&self) -> bool {
         self.chance.drops_requests()

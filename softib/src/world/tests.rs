@@ -236,6 +236,45 @@ fn a_datagram_fills_the_segments_of_a_receive() {
 }
 
 #[test]
+fn a_datagram_that_its_port_drops_is_announced_as_sent() {
+    let mut world = world();
+    let [a, b] = datagram_hosts(&mut world);
+    world.set_link(a.device, a.port, false).unwrap();
+    calls(&mut world);
+    assert!(!world.arm_queue(a.queue));
+    send(&mut world, &a, &b, 33, b"lost");
+    assert_eq!(calls(&mut world), [Call::Complete { queue: a.context }]);
+    let sent = Completion { wr_id: 33, pair: a.context, ..NO_COMPLETION };
+    assert_eq!(poll(&mut world, &a), [sent]);
+    assert_eq!(world.port_counters(a.device, a.port).sends_while_inactive, 1);
+}
+
+#[test]
+fn a_send_that_fails_stops_its_queue_until_that_is_started_again() {
+    const LOCAL_QP_OPERATION: u32 = 3;
+    const SEND_QUEUE_ERROR: u32 = 5;
+
+    let mut world = world();
+    let [a, b] = datagram_hosts(&mut world);
+    world.fail_sends(a.device, a.port, 1).unwrap();
+    for wr_id in [1, 2] {
+        send(&mut world, &a, &b, wr_id, b"lost");
+    }
+    calls(&mut world);
+    let statuses = |sends: &[Completion]| {
+        sends.iter().map(|send| (send.wr_id, send.status)).collect::<Vec<_>>()
+    };
+    assert_eq!(statuses(&poll(&mut world, &a)), [(1, LOCAL_QP_OPERATION), (2, FLUSHED)]);
+    assert_eq!(state_code(world.pair_state(a.pair)), SEND_QUEUE_ERROR);
+    assert_eq!(world.sends_to_fail(a.device, a.port), 0);
+
+    world.modify_pair(a.pair, &Change { state: 3, ..Change::default() }).unwrap();
+    send(&mut world, &a, &b, 3, b"sent");
+    calls(&mut world);
+    assert_eq!(statuses(&poll(&mut world, &a)), [(3, 0)]);
+}
+
+#[test]
 fn the_thread_is_woken_once_for_all_that_is_posted_before_it_runs() {
     let mut world = world();
     let [a, b] = datagram_hosts(&mut world);

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # faults with ipoib_rs.ko, on softib.ko.
-# Time: 300 s
+# Time: 900 s
 
 driver=ipoib_rs
 # shellcheck source=vm/guest/suites/lib/hosts.sh

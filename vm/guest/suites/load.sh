@@ -7,8 +7,9 @@ CYCLES=100
 module=/boot/modules/ipoib_rs.ko
 stock=/boot/kernel/ipoib.ko
 foreign=/boot/foreign/ipoib_rs.ko
-# shellcheck source=vm/guest/suites/lib/in-use.sh
-. /vm/suites/lib/in-use.sh
+
+# shellcheck source=vm/guest/suites/lib/memory.sh
+. /vm/suites/lib/memory.sh
 
 load_and_unload() {
     kldload "$module" && kldunload ipoib_rs
@@ -50,7 +51,7 @@ zones_in_use >>/tmp/before
 expect "$CYCLES times loaded and unloaded" cycle
 types_in_use >/tmp/after
 zones_in_use >>/tmp/after
-grown=$(grown /tmp/before /tmp/after)
+grown=$(grown /tmp/before /tmp/after "$CYCLES")
 if [ -z "$grown" ]; then
     ok "nothing stays in use"
 else

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # faults with the stock driver, on softib.ko.
-# Time: 300 s
+# Time: 900 s
 
 driver=ipoib
 # shellcheck source=vm/guest/suites/lib/hosts.sh

@@ -7,8 +7,13 @@ CYCLES=100
 driver=ipoib_rs
 # shellcheck source=vm/guest/suites/lib/hosts.sh
 . /vm/suites/lib/hosts.sh
-# shellcheck source=vm/guest/suites/lib/in-use.sh
-. /vm/suites/lib/in-use.sh
+# shellcheck source=vm/guest/suites/lib/memory.sh
+. /vm/suites/lib/memory.sh
+
+in_use() {
+    types_in_use
+    zones_in_use
+}
 
 # Host 2 is made and unmade here; its interface is ib2.
 guest_up() {
@@ -56,7 +61,7 @@ jails() {
     repeat 10 "$2" || return 1
     sleep 3
     in_use >/tmp/after
-    grown /tmp/before /tmp/after | tr ',' '\n' | sed 's/^ *//' | sort >"/tmp/$1"
+    grown /tmp/before /tmp/after 10 | tr ',' '\n' | sed 's/^ *//' | sort >"/tmp/$1"
 }
 
 # COUNT COMMAND
@@ -110,7 +115,7 @@ start_traffic
 expect "moved $CYCLES times under traffic" repeat "$CYCLES" move
 stop_traffic
 in_use >/tmp/after
-grown=$(grown /tmp/before /tmp/after)
+grown=$(grown /tmp/before /tmp/after "$CYCLES")
 if [ -z "$grown" ]; then
     ok "nothing stays in use"
 else
@@ -119,7 +124,6 @@ fi
 jail -r h2
 
 # A network stack that ends leaves some things behind in any case.
-CYCLES=10
 if [ -f /boot/kernel/if_epair.ko ]; then
     kldload /boot/kernel/if_epair.ko
     ifconfig epair9 create >/dev/null
@@ -146,7 +150,6 @@ fi
 jail -c name=h2 vnet persist
 on 2 ifconfig lo0 inet 127.0.0.1/8 up
 expect "moved again after that" move
-stop_traffic
 expect "no jail is left dying" within 20 no_jail_is_dying
 stuck=$(stuck)
 expect "no program is stuck" test -z "$stuck"

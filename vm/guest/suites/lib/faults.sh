@@ -48,6 +48,20 @@ expect "a link that is to lose packets does" test "$(sysctl -n hw.softib.lost)" 
 fault "$(port_of 0).loss" 0
 expect_recovery "after losses"
 
+# The failure of one datagram stops the send queue (IBA 10.3.1). The stock driver never starts it
+# again.
+case $driver in
+ipoib) skip "after a send failed" "the stock driver sends nothing any more" ;;
+*)
+    set_mode datagram
+    fault "$(port_of 0).fail_sends" 1
+    on 0 ping -c 1 -W 500 -q "$(address 2)" >/tmp/failing
+    expect "a send failed" within 5 test "$(sysctl -n "hw.softib.$(port_of 0).fail_sends")" = 0
+    expect_recovery "after a send failed"
+    set_mode connected
+    ;;
+esac
+
 fault drop_requests 1
 for host in 0 2; do
     on "$host" ifconfig "ib$host" down

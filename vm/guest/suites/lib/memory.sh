@@ -1,14 +1,10 @@
 # shellcheck shell=sh
-# What is in use in the kernel, before and after something was done a number of times. Sourced by
-# suites.
+# What of the kernel's memory is in use. Sourced by suites.
 #
-#   in_use >FILE            writes down what is in use now
-#   grown BEFORE AFTER      prints what of it is more, for CYCLES times
-#
-# The first run of each program fills caches of files, so begin after one cycle; and look twice,
-# because the first look does so too.
+#   types_in_use          prints "type NAME<tab>COUNT" for each type of malloc(9)
+#   zones_in_use          prints "zone NAME<tab>COUNT" for each zone of uma(9)
+#   grown BEFORE AFTER N  prints in one line what is in use more than before, N cycles later
 
-# Prints "type NAME<tab>COUNT" for the allocations of each type of malloc(9) that are in use.
 types_in_use() {
     vmstat -m | awk '{
         for (i = 2; i < NF; i++)
@@ -23,8 +19,7 @@ types_in_use() {
     }'
 }
 
-# Prints "zone NAME<tab>COUNT" for the items of the zones of uma(9) that are in use. Several zones
-# may have one name.
+# Several zones may have one name.
 zones_in_use() {
     vmstat -z | awk -F '[:,]' '
         NF > 4 { used[$1] += $4 }
@@ -32,12 +27,12 @@ zones_in_use() {
     '
 }
 
-# BEFORE AFTER: prints in one line what is in use more than before. Two kinds of growth are not
-# ours. The allocators take memory in steps, and keep books about it, as events wait for devd(8). And what belongs to processes
-# and files comes and goes with the programs of this suite; that may grow, but by less than one per
-# load.
+# Two kinds of growth are not ours. The allocators take memory in steps, and keep books about it,
+# and events wait for devd(8), which nobody runs.
+# And what belongs to processes and files comes and goes with the programs of a suite; that may
+# grow, but by less than one per cycle.
 grown() {
-    awk -F '\t' -v cycles="$CYCLES" '
+    awk -F '\t' -v cycles="$3" '
         BEGIN {
             allocator = "^(type vmem|zone (DEVCTL|vm pgcache|vmem btag|UMA .*|[0-9]+ Bucket))$"
             process = "^(type (subproc|umtx|cred|filedesc|temp)|zone (THREAD|PROC|Files|VMSPACE|" \
@@ -54,9 +49,4 @@ grown() {
         more > allowed { text = text sep $1 " +" more; sep = ", " }
         END { print text }
     ' "$1" "$2"
-}
-
-in_use() {
-    types_in_use
-    zones_in_use
 }
