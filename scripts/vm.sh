@@ -43,8 +43,8 @@ PANIC_SECONDS=10
 PROGRAMS_NEEDED="init sh cat echo test [ mount ifconfig kenv dmesg grep tail reboot"
 PROGRAMS="arp awk basename cmp cut date dd diff expr head id jail jexec jls kill kldload kldstat
     kldunload ln ls md5 mkdir mv nc ndp netstat pgrep ping pkill printf ps rm route sed seq sha256
-    sleep sort stty sync sysctl tcpdump timeout top touch tr traceroute true umount uname uniq vmstat wc
-    xargs"
+    sleep sort stty sync sysctl tcpdump timeout top touch tr traceroute true umount uname uniq
+    vmstat wc xargs"
 # Modules of the kernel that suites load, if they are there.
 KERNEL_MODULES="ipoib if_infiniband if_lagg if_vlan if_epair if_bridge bridgestp"
 

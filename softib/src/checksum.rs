@@ -44,8 +44,8 @@ fn put(datagram: &mut [u8], place: Range<usize>, sum: u16) {
     }
 }
 
-/// Whether a datagram that begins with its encapsulation header is IPv4 with TCP or UDP, and whether
-/// the checksums of both are right.
+/// Whether a datagram that begins with its encapsulation header is IPv4 with TCP or UDP, and the
+/// checksums of both are right.
 pub(crate) fn is_right(datagram: &[u8]) -> bool {
     let Some(Parts { header, transport: Some((segment, _)) }) = parts(datagram) else {
         return false;
