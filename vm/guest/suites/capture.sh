@@ -93,6 +93,7 @@ capture raw IPOIB
 expect "tcpdump captures, raw" within 10 is_capturing raw
 on 0 ndp -c >/dev/null 2>&1
 on 0 ping -c 3 -i 0.2 -q "$(address6 1)" >/dev/null 2>&1
+on 1 ndp -an >/dev/console
 expect "a neighbour understands the form of FreeBSD as well" knows
 end_captures
 keep /tmp/raw.pcap
