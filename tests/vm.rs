@@ -152,6 +152,15 @@ fn lock_order_reversal_in_a_suite_fails_and_is_shown() {
 }
 
 #[test]
+fn what_a_suite_says_of_lock_orders_is_no_complaint_of_witness() {
+    let said = "@vm ok no lock order reversal is new\r\n";
+    let console = CONSOLE.replace("@vm end", &format!("{said}@vm end"));
+    assert!(console.contains(said));
+    let lines = judge("said", "exit", RESULTS, &console);
+    assert!(lines.iter().all(|line| line.starts_with("ok ")), "{lines:?}");
+}
+
+#[test]
 fn every_complaint_of_witness_fails() {
     let complaints = [
         "acquiring duplicate lock of same type: \"ours\"",

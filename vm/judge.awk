@@ -127,6 +127,9 @@ function console() {
     # All that follows a panic belongs to it.
     if (topic == "panic" || $0 ~ PANIC)
         topic = "panic"
+    # What the suite says of itself is not the kernel's.
+    else if ($0 ~ /^@vm /)
+        topic = ""
     else if ($0 ~ WITNESS)
         topic = in_suite ? "witness" : ""
     else if ($0 ~ LEAK)

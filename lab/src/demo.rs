@@ -8,6 +8,7 @@ mod connected;
 mod connections;
 mod flow;
 mod iperf;
+mod lagg_failover;
 mod link;
 mod mode_switch;
 mod partition;
@@ -73,7 +74,7 @@ impl Scenario {
     }
 }
 
-const SCENARIOS: [Scenario; 13] = [
+const SCENARIOS: [Scenario; 14] = [
     Scenario::pair(
         "ping-datagram",
         "two hosts ping each other in datagram mode, up to the MTU and beyond",
@@ -123,6 +124,17 @@ const SCENARIOS: [Scenario; 13] = [
         },
         run: arp_flap::run,
         review: Some(arp_flap::review),
+    },
+    Scenario {
+        name: "lagg-failover",
+        title: "a lagg over two ports moves from one to the other, under ping and TCP",
+        layout: Layout {
+            host_count: 2,
+            port_count: 2,
+            capturing: Capturing::Always(Extent::Datagrams),
+        },
+        run: lagg_failover::run,
+        review: Some(lagg_failover::review),
     },
     Scenario::pair(
         "link",

@@ -165,6 +165,27 @@ impl Report {
         later.min()
     }
 
+    /// The most requests in a row, of the first `count`, that were not answered.
+    pub(crate) fn longest_loss(&self, count: u32) -> u32 {
+        let answered = self.answered(count, None);
+        let ends = answered.iter().copied().chain([count + 1]);
+        let (longest, _) = ends.fold((0, 0), |(longest, before), sequence| {
+            (longest.max(sequence - before - 1), sequence)
+        });
+        longest
+    }
+
+    /// The longest time without an answer, that ends within `window` after `event`.
+    pub(crate) fn longest_gap(&self, event: Duration, window: Duration) -> Duration {
+        let times: Vec<Duration> = self.answers.iter().map(|answer| answer.at).collect();
+        let gaps = times.windows(2).filter_map(|pair| match *pair {
+            [from, to] if to >= event && to <= event + window => to.checked_sub(from),
+            _ => None,
+        });
+        // Nothing that ends is a gap that goes on.
+        gaps.max().unwrap_or(Duration::MAX)
+    }
+
     /// One line for people, about all requests.
     pub(crate) fn summary(&self) -> String {
         self.describe(self.received, self.sent)
@@ -285,6 +306,25 @@ mod tests {
         let recovery = |millis| report.recovery_after(Duration::from_millis(millis));
         assert_eq!(recovery(200), Some(Duration::from_millis(50)));
         assert_eq!(recovery(300), None);
+    }
+
+    #[test]
+    fn the_longest_loss_may_stand_at_either_end() {
+        assert_eq!(answers(&[1, 2, 3]).longest_loss(3), 0);
+        assert_eq!(answers(&[3, 4, 7]).longest_loss(7), 2);
+        assert_eq!(answers(&[1, 2]).longest_loss(7), 5);
+        assert_eq!(answers(&[]).longest_loss(7), 7);
+    }
+
+    #[test]
+    fn the_longest_gap_ends_after_the_event() {
+        let report = answers(&[10, 40, 41, 45, 60]);
+        let window = Duration::from_millis(100);
+        let gap = |event| report.longest_gap(Duration::from_millis(event), window);
+        assert_eq!(gap(100), Duration::from_millis(10 * 5 - 10));
+        assert_eq!(gap(390), Duration::from_millis(300));
+        assert_eq!(gap(550), Duration::from_millis(150));
+        assert_eq!(gap(700), Duration::MAX);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod control;
 mod host;
+mod lagg;
 mod observe;
 mod show;
 
@@ -33,6 +34,7 @@ use crate::tools::{self, Bell, Running};
 
 use host::LabPort;
 pub(crate) use host::{HostId, Place};
+use lagg::LabLagg;
 
 /// How often the lab looks at what the kernel does not tell: administrative state and groups.
 const WATCH: Duration = Duration::from_millis(100);
@@ -88,6 +90,7 @@ pub(crate) struct World<'a> {
     subnet_port: PortId,
     subnet_capture: Option<Capture>,
     ports: Vec<LabPort>,
+    laggs: Vec<LabLagg>,
     watch_at: Instant,
     wants_tables: Option<ShowTables>,
 }
@@ -115,6 +118,7 @@ impl<'a> World<'a> {
             subnet_port,
             subnet_capture,
             ports: Vec::new(),
+            laggs: Vec::new(),
             watch_at: Instant::ZERO,
             wants_tables: None,
         };
@@ -173,6 +177,11 @@ impl<'a> World<'a> {
     /// [`Error::Interface`] if an interface does not let go.
     pub(crate) fn take_down(mut self) -> Result<usize, Error> {
         let now = self.now();
+        for lagg in &mut self.laggs {
+            lagg.detach(now, &mut self.fabric);
+        }
+        self.settle()?;
+        let are_released = self.laggs.iter().all(LabLagg::is_detached);
         for port in &mut self.ports {
             port.detach(now, &mut self.fabric);
         }
@@ -183,8 +192,11 @@ impl<'a> World<'a> {
             self.handle_timers()?;
             self.settle()?;
         }
-        let detached = self.ports.iter().all(LabPort::is_detached);
+        let detached = are_released && self.ports.iter().all(LabPort::is_detached);
         let mut result = Ok(());
+        for lagg in self.laggs {
+            lagg.close(&mut self.fabric);
+        }
         for port in self.ports {
             result = result.and(port.close(&mut self.fabric));
         }
@@ -307,7 +319,8 @@ impl<'a> World<'a> {
 
     fn deadline(&self) -> Instant {
         let deadlines = self.ports.iter().filter_map(LabPort::deadline);
-        deadlines.fold(self.watch_at, Instant::min)
+        let laggs = self.laggs.iter().filter_map(LabLagg::deadline);
+        deadlines.chain(laggs).fold(self.watch_at, Instant::min)
     }
 
     fn handle_timers(&mut self) -> Result<(), Error> {
@@ -320,6 +333,15 @@ impl<'a> World<'a> {
                 port.watch(now, &mut self.fabric)?;
             }
             // Port by port, so that those that start together do not ask all at once.
+            self.settle()?;
+        }
+        for lagg in &mut self.laggs {
+            lagg.handle_timeout(now, &mut self.fabric);
+            if is_watch_due {
+                lagg.watch()?;
+            }
+        }
+        if !self.laggs.is_empty() {
             self.settle()?;
         }
         if is_watch_due {
@@ -335,6 +357,13 @@ impl<'a> World<'a> {
             let now = self.now();
             if self.ports[index].read_devices(now, &mut self.fabric)? {
                 // Port by port, so that a burst of one meets empty queues at the others.
+                self.settle()?;
+                any = true;
+            }
+        }
+        for index in 0..self.laggs.len() {
+            let now = self.now();
+            if self.laggs[index].read_device(now, &mut self.fabric)? {
                 self.settle()?;
                 any = true;
             }
@@ -363,6 +392,9 @@ impl<'a> World<'a> {
             }
             for port in &mut self.ports {
                 is_busy |= port.run(now, &mut self.fabric)?;
+            }
+            for lagg in &mut self.laggs {
+                is_busy |= lagg.run(now, &mut self.fabric, &mut self.ports)?;
             }
             if !is_busy {
                 return Ok(());
@@ -413,7 +445,9 @@ impl<'a> World<'a> {
             Wake::OnAnything => {
                 descriptors.push(PollFd::new(self.signals.as_fd(), PollFlags::POLLIN));
                 descriptors.push(PollFd::new(self.bell.as_fd(), PollFlags::POLLIN));
-                for tun in self.ports.iter().flat_map(LabPort::readable_devices) {
+                let laggs = self.laggs.iter().map(LabLagg::face);
+                let laggs = laggs.filter(|face| face.can_send()).map(|face| &face.tun);
+                for tun in self.ports.iter().flat_map(LabPort::readable_devices).chain(laggs) {
                     descriptors.push(PollFd::new(tun.as_fd(), PollFlags::POLLIN));
                 }
             }

@@ -17,10 +17,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fabric::packet::{Packet, Pool};
-use ipoib_rs::ib::{Mgid, Pkey};
+use ipoib_rs::ib::Mgid;
 use ipoib_rs::packet::Delivery;
 use ipoib_rs::time::Instant;
-use ipoib_rs::wire::{BroadcastGroup, EtherType, LinkAddress, Scope};
+use ipoib_rs::wire::{BroadcastGroup, EtherType, LinkAddress};
 use zerocopy::IntoBytes;
 
 use neighbor::{Evidence, Expiry, Lookup, Table};
@@ -118,7 +118,7 @@ impl Host {
     ///
     /// [`NotBroadcast`], and nothing changed.
     pub fn set_link(&mut self, address: LinkAddress, broadcast: Mgid) -> Result<(), NotBroadcast> {
-        let broadcast = broadcast_group(broadcast).ok_or(NotBroadcast)?;
+        let broadcast = BroadcastGroup::from_mgid(broadcast).ok_or(NotBroadcast)?;
         let is_moved = self.link.is_some_and(|link| link.broadcast != broadcast);
         if is_moved {
             // Another partition: who answered there may not be here.
@@ -126,6 +126,16 @@ impl Host {
         }
         self.link = Some(Link { address, broadcast });
         Ok(())
+    }
+
+    /// The link-layer address; `None` before there was one.
+    pub fn link_address(&self) -> Option<LinkAddress> {
+        self.link.map(|link| link.address)
+    }
+
+    /// The broadcast group; `None` before there was one.
+    pub fn broadcast(&self) -> Option<Mgid> {
+        self.link.map(|link| link.broadcast.mgid())
     }
 
     /// Replaces the IP groups that are wanted beside those of the host's own addresses.
@@ -571,15 +581,6 @@ impl Host {
         self.counters.count_drop(reason);
         self.dropped.push_back((packet, reason));
     }
-}
-
-/// The group whose broadcast MGID this is.
-fn broadcast_group(mgid: Mgid) -> Option<BroadcastGroup> {
-    let [_, flags_scope, _, _, pkey_high, pkey_low, ..] = mgid.gid().0;
-    let scope = Scope::new(flags_scope & 0x0F)?;
-    let pkey = Pkey::new(u16::from_be_bytes([pkey_high, pkey_low]))?;
-    let group = BroadcastGroup::new(scope, pkey);
-    (group.mgid() == mgid).then_some(group)
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use ipoib_rs::limits::Limits;
+use ipoib_rs::lagg::InactiveInput;
+use ipoib_rs::limits::{LAGG_HOLD_DOWN, LAGG_UPDATE_INTERVAL, Limits};
 
 use crate::random::Random;
 
@@ -19,6 +20,8 @@ pub struct Rules {
     pub limits: Limits,
     /// What adapters can do beside datagrams; `None` if they have no reliable connections.
     pub connected: Option<ConnectedRules>,
+    /// Whether the first host has a lagg over the ports of the first two adapters.
+    pub lagg: Option<LaggRules>,
     /// How long the disturbed phase lasts.
     pub disturbed: Duration,
     /// How long a packet is under way.
@@ -48,6 +51,19 @@ pub struct ConnectedRules {
     pub narrow: u16,
     /// Odds of what happens to connections.
     pub odds: ConnectedOdds,
+}
+
+/// The rules of a lagg.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LaggRules {
+    /// How long a preferred port has to have its link before it takes over.
+    pub hold_down: Duration,
+    /// How often ports are looked at.
+    pub update_interval: Duration,
+    /// What is taken from ports that do not carry.
+    pub inactive_input: InactiveInput,
+    /// Odds, in 1000, that the lagg does not hear of what happens to a port.
+    pub event_loss: u16,
 }
 
 /// Odds in 1000.
@@ -131,11 +147,13 @@ pub enum Disturbance {
     MtuChange,
     /// The queue pair of a connection fails.
     QueuePairFailure,
+    /// The admin takes a port out of its lagg and puts it back behind the others.
+    PortLeaves,
 }
 
 impl Disturbance {
     /// Every disturbance.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::PortFlap,
         Self::SmRestart,
         Self::Reregister,
@@ -157,6 +175,7 @@ impl Disturbance {
         Self::ModeSwitch,
         Self::MtuChange,
         Self::QueuePairFailure,
+        Self::PortLeaves,
     ];
 }
 
@@ -172,6 +191,7 @@ impl Rules {
             has_children: false,
             limits: Limits::DEFAULT,
             connected: None,
+            lagg: None,
             disturbed: 10 * SECOND,
             latency: 2 * MICROSECOND..=2 * MICROSECOND,
             action_delay: 10 * MICROSECOND..=10 * MICROSECOND,
@@ -206,11 +226,13 @@ impl Rules {
         for weight in &mut weights {
             *weight = if random.chance(450) { 0 } else { 1 << random.below(6) };
         }
+        let station_count = random.within(2..=5) as usize;
         Self {
-            station_count: random.within(2..=5) as usize,
+            station_count,
             has_children: random.chance(400),
             limits,
             connected: ConnectedRules::swarm(random),
+            lagg: LaggRules::swarm(random).filter(|_| station_count > 2),
             disturbed: random.span(5 * SECOND..=40 * SECOND),
             latency: MICROSECOND..=latency_max,
             action_delay: MICROSECOND..=action_max,
@@ -246,7 +268,8 @@ impl Rules {
             | Disturbance::SpuriousEvent
             | Disturbance::ModeSwitch
             | Disturbance::MtuChange
-            | Disturbance::QueuePairFailure => false,
+            | Disturbance::QueuePairFailure
+            | Disturbance::PortLeaves => false,
         };
         let mut disturbances = Disturbance::ALL.iter().filter(|one| is_on(one));
         self.odds.loss > 0 || disturbances.any(cuts_off)
@@ -297,6 +320,29 @@ impl ConnectedRules {
     }
 }
 
+impl LaggRules {
+    /// As of a lagg that nobody changed, with events that always come.
+    pub const CALM: Self = Self {
+        hold_down: LAGG_HOLD_DOWN,
+        update_interval: LAGG_UPDATE_INTERVAL,
+        inactive_input: InactiveInput::Unicast,
+        event_loss: 0,
+    };
+
+    /// Half of the worlds with three adapters or more have a lagg.
+    fn swarm(random: &mut Random) -> Option<Self> {
+        use InactiveInput::{All, Refused, Unicast};
+        let rules = Self {
+            hold_down: random.span(Duration::ZERO..=2 * LAGG_HOLD_DOWN),
+            update_interval: random.span(100 * MILLISECOND..=2 * LAGG_UPDATE_INTERVAL),
+            inactive_input: *random.pick(&[Unicast, Refused, All]).unwrap_or(&Unicast),
+            // One that hears of nothing has to find out everything by itself.
+            event_loss: *random.pick(&[0, 0, 200, 1000]).unwrap_or(&0),
+        };
+        random.chance(500).then_some(rules)
+    }
+}
+
 /// Between small and default.
 const MIDDLE: Limits = Limits {
     send_queue_len: 32,
@@ -328,6 +374,7 @@ impl fmt::Display for Rules {
             has_children,
             limits,
             connected,
+            lagg,
             disturbed,
             latency,
             action_delay,
@@ -347,6 +394,9 @@ impl fmt::Display for Rules {
         )?;
         if let Some(connected) = connected {
             write!(f, " {connected:?}")?;
+        }
+        if let Some(lagg) = lagg {
+            write!(f, " {lagg:?}")?;
         }
         f.write_str(" weights=")?;
         let active = Disturbance::ALL.iter().zip(weights);

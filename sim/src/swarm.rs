@@ -63,6 +63,16 @@ pub enum Planted {
     StaleMtu,
     /// An interface does not get its deadlines.
     LostTimer,
+    /// The stack of a lagg does not get the address of the port that carries.
+    LateAddress,
+    /// The stack is told of every change of a lagg twice.
+    RepeatedNotice,
+    /// A packet goes by the port that does not carry.
+    IdlePort,
+    /// All groups of a lagg are left and joined again when one changes.
+    GroupChurn,
+    /// A lagg never hears what its ports are like unless an event says so.
+    LostQuery,
 }
 
 /// How seeds are run.

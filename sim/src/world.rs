@@ -4,6 +4,7 @@
 //! time in the order in which they were arranged. After every event all checkers look at it.
 
 mod adapter;
+mod bond;
 mod build;
 mod checker;
 mod connect;
@@ -40,6 +41,7 @@ use crate::rules::Rules;
 use crate::swarm::Planted;
 use crate::trace::{Kind, Trace};
 use crate::verdict::{Failure, FailureKind};
+use bond::{Bond, BondAction};
 use checker::Checkers;
 use disturb::Recovery;
 use faults::{Faults, Flight};
@@ -73,6 +75,7 @@ pub struct World {
     subnet: Subnet,
     sites: Vec<Site>,
     stations: Vec<Station>,
+    bonds: Vec<Bond>,
     streams: Streams,
     /// When the last packet of each connection arrives: links keep their order (IBA 7.6.9).
     tracks: BTreeMap<Track, Instant>,
@@ -112,6 +115,10 @@ enum Item {
     LastWqe(Visit, QpId),
     /// An interface is told that a queue pair failed.
     QueuePairFailed(Visit, QpId),
+    /// A lagg is told what its port is like.
+    BondReport(Visit),
+    /// An action of a lagg is carried out.
+    BondAction(BondAction),
     /// Packets that were posted leave their ports.
     TakeOff,
     /// Completions are taken from an adapter.
@@ -133,6 +140,8 @@ enum Due {
     Station(usize),
     /// That of a site's communication manager.
     Cm(usize),
+    /// That of a lagg.
+    Bond(usize),
 }
 
 /// One direction of a connection: the sender's port and queue pair, and the receiver's port.
@@ -243,7 +252,9 @@ impl World {
         let stations = stations.filter_map(|one| Some((one.deadline()?, Due::Station(one.index))));
         let sites = (0..).zip(&self.sites);
         let sites = sites.filter_map(|(index, one)| Some((one.cm.poll_timeout()?, Due::Cm(index))));
-        stations.chain(sites).min()
+        let bonds = (0..).zip(&self.bonds);
+        let bonds = bonds.filter_map(|(index, one)| Some((one.deadline?, Due::Bond(index))));
+        stations.chain(sites).chain(bonds).min()
     }
 
     /// Lets the next thing happen.
@@ -288,6 +299,10 @@ impl World {
                 self.trace.record(self.now, Kind::Timer, &[CONTEXT_SITES + site as u64]);
                 self.sites[site].cm.handle_timeout(self.now);
             }
+            Due::Bond(bond) => {
+                self.trace.record(self.now, Kind::Timer, &[CONTEXT_SUBNET + bond as u64]);
+                self.time_out_bond(bond);
+            }
         }
     }
 
@@ -315,6 +330,12 @@ impl World {
                     });
                 }
             }
+            Item::BondReport(visit) => {
+                if self.is_current(visit) {
+                    self.report_to_bond(visit.station);
+                }
+            }
+            Item::BondAction(action) => self.execute_bond(action),
             Item::TakeOff => self.take_off(),
             Item::Reap(visit) => self.reap(visit),
             Item::Action(visit, action) if self.is_withheld(visit, &action) => {
@@ -391,6 +412,9 @@ impl World {
             for station in 0..self.stations.len() {
                 is_busy |= self.drain(station);
             }
+            for bond in 0..self.bonds.len() {
+                is_busy |= self.drive_bond(bond);
+            }
             if !is_busy {
                 break;
             }
@@ -462,7 +486,7 @@ impl World {
 
     /// Takes everything out of a station. Whether there was anything.
     fn drain(&mut self, station: usize) -> bool {
-        let mut is_busy = self.with_station(station, |station, ground| station.transmit(ground));
+        let mut is_busy = self.transmit(station);
         is_busy |= self.take_deliveries(station);
         let visit = self.visit(station);
         while let Some(event) = self.next_event(station) {
@@ -493,6 +517,9 @@ impl World {
         if let Err(what) = Checkers::on_event(&mut self.stations[station], &event) {
             self.fail(FailureKind::Safety, what);
         }
+        if self.bond_of(station).is_some() {
+            return self.observe_port(station, event);
+        }
         match event {
             Event::AddressChanged(_) | Event::BroadcastChanged(_) => {
                 self.with_station(station, |station, ground| station.follow_link(ground));
@@ -501,6 +528,29 @@ impl World {
             Event::AnnounceAddress | Event::LinkUp => self.announce(station),
             Event::Detached => self.retire(station),
             Event::LinkDown | Event::ModeChanged(_) | Event::MtuChanged(_) | Event::Notice(_) => {}
+        }
+    }
+
+    /// What happens to a port concerns its lagg.
+    fn observe_port(&mut self, station: usize, event: Event) {
+        match event {
+            Event::AnnounceAddress => self.move_bond_port(station),
+            Event::Detached => self.retire(station),
+            Event::AddressChanged(_)
+            | Event::BroadcastChanged(_)
+            | Event::LinkDown
+            | Event::LinkUp
+            | Event::ModeChanged(_)
+            | Event::MtuChanged(_) => self.tell_bond(station),
+            Event::Notice(_) => {}
+        }
+    }
+
+    /// Has a host's packets sent. Whether there were any.
+    fn transmit(&mut self, station: usize) -> bool {
+        match self.bond_of(station) {
+            Some(bond) => self.transmit_bond(bond),
+            None => self.with_station(station, |station, ground| station.transmit(ground)),
         }
     }
 

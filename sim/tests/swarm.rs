@@ -111,3 +111,28 @@ fn an_mtu_that_is_not_kept_is_found() {
 fn a_deadline_that_is_lost_is_found() {
     assert!(is_found(Planted::LostTimer, FailureKind::Safety));
 }
+
+#[test]
+fn a_lagg_that_does_not_wear_the_address_of_the_port_that_carries_is_found() {
+    assert!(is_found(Planted::LateAddress, FailureKind::Safety));
+}
+
+#[test]
+fn a_change_of_a_lagg_that_is_told_twice_is_found() {
+    assert!(is_found(Planted::RepeatedNotice, FailureKind::Safety));
+}
+
+#[test]
+fn a_packet_by_a_port_that_does_not_carry_is_found() {
+    assert!(is_found(Planted::IdlePort, FailureKind::Safety));
+}
+
+#[test]
+fn a_group_that_is_left_although_it_is_wanted_is_found() {
+    assert!(is_found(Planted::GroupChurn, FailureKind::Safety));
+}
+
+#[test]
+fn a_lagg_that_never_looks_at_its_ports_is_found() {
+    assert!(is_found(Planted::LostQuery, FailureKind::Liveness));
+}

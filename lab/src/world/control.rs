@@ -13,6 +13,7 @@ use ipoib_rs::interface::Mode;
 use ipoib_rs::wire::{BroadcastGroup, Scope};
 
 use super::host::{HostId, LabPort, Place};
+use super::lagg::LabLagg;
 use super::{World, interface_error};
 use crate::error::Error;
 use crate::namespace::Namespace;
@@ -106,13 +107,40 @@ impl World<'_> {
         self.settle()
     }
 
+    /// Makes a lagg over all ports of a host. It gets the addresses of the first one, whose
+    /// interface has none any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`], [`Error::System`], [`Error::Program`].
+    pub(crate) fn make_lagg(&mut self, host: HostId) -> Result<(), Error> {
+        let now = self.now();
+        let namespace = self.port(host)?.shared_namespace();
+        let is_port = |&index: &usize| self.ports[index].place().host == host;
+        let members: Vec<usize> = (0..self.ports.len()).filter(is_port).collect();
+        for &index in &members {
+            self.ports[index].enslave(now, &mut self.fabric)?;
+        }
+        self.laggs.push(LabLagg::new(host, &namespace, &members)?);
+        self.settle()
+    }
+
     /// Connects a host's port to the switch or pulls the cable.
     ///
     /// # Errors
     ///
     /// [`Error::Interface`].
     pub(crate) fn set_cable(&mut self, host: HostId, is_connected: bool) -> Result<(), Error> {
-        let port = self.port(host)?.id();
+        self.set_cable_at(Place::first(host), is_connected)
+    }
+
+    /// Connects a port to the switch or pulls its cable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interface`].
+    pub(crate) fn set_cable_at(&mut self, place: Place, is_connected: bool) -> Result<(), Error> {
+        let port = self.port_at(place)?.id();
         let result = if is_connected {
             self.subnet.link_up(&mut self.fabric, port)
         } else {

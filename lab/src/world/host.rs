@@ -2,6 +2,7 @@
 
 mod interface;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
@@ -9,15 +10,19 @@ use std::rc::Rc;
 use fabric::node::{
     Delivered, HostEvent, InterfaceConfig, InterfaceId, Node, NodeConfig, NodeEvent, TooBig,
 };
+use fabric::packet::Packet;
 use fabric::port::PortId;
 use fabric::{AsyncEvent, Fabric};
 use ipoib_rs::event::{Event, Notice};
 use ipoib_rs::ib::Pkey;
-use ipoib_rs::interface::{ConnectedSupport, Mode};
+use ipoib_rs::interface::{ConnectedSupport, Mode, RingFull};
+use ipoib_rs::lagg::{Capabilities, Identity, PortLink, PortReport};
 use ipoib_rs::limits::Limits;
+use ipoib_rs::packet::Delivery;
 use ipoib_rs::time::Instant;
-use ipoib_rs::wire::Scope;
+use ipoib_rs::wire::{EtherType, LinkAddress, Scope};
 use sim::host::Subnet;
+use zerocopy::IntoBytes;
 
 use super::interface_error;
 use crate::capture::Capture;
@@ -27,6 +32,25 @@ use crate::namespace::Namespace;
 use crate::tun::Tun;
 
 pub(super) use interface::LabInterface;
+
+/// What comes in by a port of a lagg.
+#[derive(Debug)]
+pub(super) enum Inbound {
+    Received(Packet, Delivery),
+    TooBig(Packet, usize),
+}
+
+/// What a port has for its lagg.
+#[derive(Debug, Default)]
+pub(super) struct Enslaved {
+    pub(super) inbound: VecDeque<Inbound>,
+    /// It is not as it was.
+    pub(super) is_changed: bool,
+    /// It wants its address to be announced.
+    pub(super) has_moved: bool,
+    /// It takes packets again.
+    pub(super) is_woken: bool,
+}
 
 /// The node GUID of the first host.
 const HOST_GUID: u64 = 0x0002_C903_0000_1000;
@@ -175,6 +199,8 @@ pub(super) struct LabPort {
     /// Whether the adapter or the core may have something to do.
     needs_run: bool,
     notices: Vec<String>,
+    /// What it has for its lagg, if it is a port of one.
+    enslaved: Option<Enslaved>,
     // Last: devices go before their namespace.
     namespace: Rc<Namespace>,
 }
@@ -200,6 +226,7 @@ impl LabPort {
             capture,
             needs_run: false,
             notices: Vec::new(),
+            enslaved: None,
             namespace,
         };
         let addresses = [place.ipv4().into(), place.ipv6().into()];
@@ -276,8 +303,8 @@ impl LabPort {
         fabric: &mut Fabric,
         mode: Mode,
     ) -> Result<(), Error> {
-        for interface in &self.interfaces {
-            let result = self.node.set_mode(now, fabric, interface.id, mode);
+        for id in self.interfaces.iter().filter_map(LabInterface::id) {
+            let result = self.node.set_mode(now, fabric, id, mode);
             result.map_err(interface_error("mode"))?;
         }
         self.needs_run = true;
@@ -290,12 +317,78 @@ impl LabPort {
         fabric: &mut Fabric,
         mtu: usize,
     ) -> Result<(), Error> {
-        for interface in &self.interfaces {
-            let result = self.node.set_connected_mtu(fabric, interface.id, mtu);
+        for id in self.interfaces.iter().filter_map(LabInterface::id) {
+            let result = self.node.set_connected_mtu(fabric, id, mtu);
             result.map_err(interface_error("MTU"))?;
         }
         self.needs_run = true;
         Ok(())
+    }
+
+    /// From now on it is a port of a lagg, and has no addresses of its own.
+    pub(super) fn enslave(&mut self, now: Instant, fabric: &mut Fabric) -> Result<(), Error> {
+        self.enslaved = Some(Enslaved { is_changed: true, ..Enslaved::default() });
+        for interface in &mut self.interfaces {
+            self.namespace.ip(&["address", "flush", "dev", &interface.name])?;
+            interface.stack.clear(fabric.pool_mut());
+            interface.stack.set_addresses(Vec::new());
+        }
+        self.set_groups(now, fabric, std::iter::empty());
+        Ok(())
+    }
+
+    pub(super) fn enslaved(&mut self) -> Option<&mut Enslaved> {
+        self.enslaved.as_mut()
+    }
+
+    /// Tells the core which groups the lagg wants.
+    pub(super) fn set_groups<'a>(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric,
+        groups: impl Iterator<Item = &'a LinkAddress> + Clone,
+    ) {
+        if let Some(id) = self.interfaces.first().and_then(LabInterface::id) {
+            let list = groups.map(IntoBytes::as_bytes);
+            self.node.handle_multicast_list(now, fabric, id, list);
+            self.needs_run = true;
+        }
+    }
+
+    /// What its lagg may know of it.
+    pub(super) fn report(&self) -> Option<PortReport> {
+        let core = self.node.interface(self.interfaces.first()?.id()?)?;
+        let mtu_max = match core.mode() {
+            Mode::Connected => CONNECTED.mtu_max,
+            Mode::Datagram => core.mtu(),
+        };
+        let broadcast = LinkAddress::multicast(core.broadcast()?);
+        Some(PortReport {
+            identity: Identity { address: core.address(), broadcast },
+            link: if core.is_link_up() { PortLink::Joined } else { PortLink::Down },
+            mtu: core.mtu(),
+            mtu_max,
+            capabilities: Capabilities::default(),
+        })
+    }
+
+    /// Sends a packet of the lagg.
+    pub(super) fn transmit(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric,
+        to: &LinkAddress,
+        protocol: EtherType,
+        packet: Packet,
+    ) -> Result<(), RingFull<Packet>> {
+        self.needs_run = true;
+        match self.interfaces.first().and_then(LabInterface::id) {
+            Some(id) => self.node.handle_transmit(now, fabric, id, to, protocol, packet),
+            None => {
+                fabric.pool_mut().free(packet);
+                Ok(())
+            }
+        }
     }
 
     pub(super) fn place(&self) -> Place {
@@ -312,6 +405,10 @@ impl LabPort {
 
     pub(super) fn namespace(&self) -> &Namespace {
         &self.namespace
+    }
+
+    pub(super) fn shared_namespace(&self) -> Rc<Namespace> {
+        Rc::clone(&self.namespace)
     }
 
     pub(super) fn interfaces(&self) -> &[LabInterface] {
@@ -352,16 +449,20 @@ impl LabPort {
     /// Looks at what the kernel does not tell: administrative state and groups.
     pub(super) fn watch(&mut self, now: Instant, fabric: &mut Fabric) -> Result<(), Error> {
         for interface in &mut self.interfaces {
-            if interface.is_detached {
+            let Some(id) = interface.id.filter(|_| !interface.is_detached) else {
                 continue;
-            }
+            };
             let is_up = interface.tun.is_admin_up()?;
             match (interface.is_admin_up, is_up) {
-                (false, true) => self.node.handle_admin_up(now, fabric, interface.id),
-                (true, false) => self.node.handle_admin_down(now, fabric, interface.id),
+                (false, true) => self.node.handle_admin_up(now, fabric, id),
+                (true, false) => self.node.handle_admin_down(now, fabric, id),
                 (true, true) | (false, false) => {}
             }
             interface.is_admin_up = is_up;
+            if self.enslaved.is_some() {
+                // What its kernel wants is for the lagg to know.
+                continue;
+            }
             let groups = self.memberships.read(&interface.name)?;
             interface.stack.set_groups(groups);
             interface.feed_groups(now, fabric, &mut self.node);
@@ -433,7 +534,9 @@ impl LabPort {
         for interface in &mut self.interfaces {
             interface.stack.clear(fabric.pool_mut());
             interface.drop_refused(fabric);
-            self.node.handle_detach(now, fabric, interface.id);
+            if let Some(id) = interface.id {
+                self.node.handle_detach(now, fabric, id);
+            }
         }
         self.needs_run = true;
     }
@@ -457,11 +560,14 @@ impl LabPort {
     }
 
     fn interface_mut(&mut self, id: InterfaceId) -> Option<&mut LabInterface> {
-        self.interfaces.iter_mut().find(|other| other.id == id)
+        self.interfaces.iter_mut().find(|other| other.id == Some(id))
     }
 
     fn receive(&mut self, now: Instant, fabric: &mut Fabric, delivered: Delivered) {
         let Delivered { interface, packet, delivery } = delivered;
+        if let Some(enslaved) = &mut self.enslaved {
+            return enslaved.inbound.push_back(Inbound::Received(packet, delivery));
+        }
         let pool = fabric.pool_mut();
         match self.interface_mut(interface) {
             Some(interface) => interface.stack.receive(now, packet, delivery, pool),
@@ -471,6 +577,9 @@ impl LabPort {
 
     fn report_too_big(&mut self, fabric: &mut Fabric, too_big: TooBig) {
         let TooBig { interface, packet, mtu } = too_big;
+        if let Some(enslaved) = &mut self.enslaved {
+            return enslaved.inbound.push_back(Inbound::TooBig(packet, mtu));
+        }
         let pool = fabric.pool_mut();
         match self.interface_mut(interface) {
             Some(interface) => interface.stack.handle_too_big(packet, mtu, pool),
@@ -485,8 +594,15 @@ impl LabPort {
         id: InterfaceId,
         event: HostEvent,
     ) -> Result<(), Error> {
-        let Self { node, interfaces, .. } = self;
-        let Some(interface) = interfaces.iter_mut().find(|other| other.id == id) else {
+        let Self { node, interfaces, enslaved, .. } = self;
+        if let Some(enslaved) = enslaved {
+            match event {
+                HostEvent::SendQueueWoken => enslaved.is_woken = true,
+                HostEvent::State(Event::AnnounceAddress) => enslaved.has_moved = true,
+                HostEvent::State(_) => enslaved.is_changed = true,
+            }
+        }
+        let Some(interface) = interfaces.iter_mut().find(|other| other.id == Some(id)) else {
             return Ok(());
         };
         let event = match event {
@@ -498,15 +614,19 @@ impl LabPort {
         };
         match event {
             Event::LinkUp => {
-                interface.set_link(now, fabric, node);
                 interface.tun.set_carrier(true)?;
-                interface.stack.announce(fabric.pool_mut());
+                if enslaved.is_none() {
+                    interface.set_link(now, fabric, node);
+                    interface.stack.announce(fabric.pool_mut());
+                }
             }
             Event::LinkDown => interface.tun.set_carrier(false)?,
             Event::MtuChanged(mtu) => interface.set_mtu(mtu)?,
-            Event::AddressChanged(_) | Event::BroadcastChanged(_) => {
+            Event::AddressChanged(_) | Event::BroadcastChanged(_) if enslaved.is_none() => {
                 interface.set_link(now, fabric, node);
             }
+            Event::AddressChanged(_) | Event::BroadcastChanged(_) => {}
+            Event::AnnounceAddress if enslaved.is_some() => {}
             Event::AnnounceAddress => interface.stack.announce(fabric.pool_mut()),
             Event::Detached => interface.is_detached = true,
             Event::ModeChanged(_) => {}
@@ -526,7 +646,7 @@ impl LabPort {
 }
 
 /// The subnet of an address of a host, and the length of its prefix.
-fn subnet_of(address: IpAddr) -> Result<(Subnet, u8), Error> {
+pub(super) fn subnet_of(address: IpAddr) -> Result<(Subnet, u8), Error> {
     let prefix_bits = match address {
         IpAddr::V4(_) => IPV4_PREFIX_BITS,
         IpAddr::V6(_) => IPV6_PREFIX_BITS,

@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use fabric::packet::Packet;
 use ipoib_rs::counters::{Counter, DropReason};
 use ipoib_rs::interface::{Interface, NeighborRow};
+use ipoib_rs::lagg;
 use ipoib_rs::wire::LinkAddress;
 
 use super::World;
 use super::host::{HostId, LabInterface, LabPort, Place};
+use super::lagg::LabLagg;
 
 impl World<'_> {
     /// A counter of a host's interfaces.
@@ -52,13 +54,30 @@ impl World<'_> {
     pub(crate) fn neighbor(&self, place: Place, ip: IpAddr) -> Option<NeighborRow> {
         let address = self.resolved(place, ip)?;
         let port = self.port_at(place).ok()?;
-        let core = port.node().interface(port.interfaces().first()?.id())?;
+        let core = port.node().interface(port.interfaces().first()?.id()?)?;
         core.neighbors().find(|row| row.address == address)
     }
 
     /// Connections that peers have to a host.
     pub(crate) fn incoming_count(&self, host: HostId) -> usize {
         self.interfaces_of(host).map(|(_, core)| core.incoming().count()).sum()
+    }
+
+    /// The port that carries for the lagg of a host.
+    pub(crate) fn lagg_carrier(&self, host: HostId) -> Option<Place> {
+        let carrier = self.lagg_of(host)?.carrier()?;
+        self.ports.get(carrier).map(LabPort::place)
+    }
+
+    /// Announcements that the lagg of a host made, and addresses that it has had.
+    pub(crate) fn lagg_announcements(&self, host: HostId) -> (u64, u64) {
+        self.lagg_of(host).map_or((0, 0), |lagg| {
+            (lagg.announced(), lagg.core().counters()[lagg::Counter::AddressChanges])
+        })
+    }
+
+    fn lagg_of(&self, host: HostId) -> Option<&LabLagg> {
+        self.laggs.iter().find(|lagg| lagg.host() == host)
     }
 
     /// The log of a host.
@@ -77,7 +96,7 @@ impl World<'_> {
     ) -> impl Iterator<Item = (&LabInterface, &Interface<Packet>)> {
         self.ports_of(host).flat_map(|port| {
             let interfaces = port.interfaces().iter();
-            interfaces.filter_map(|one| Some((one, port.node().interface(one.id())?)))
+            interfaces.filter_map(|one| Some((one, port.node().interface(one.id()?)?)))
         })
     }
 }

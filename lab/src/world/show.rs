@@ -9,6 +9,7 @@ use fabric::sm::GroupView;
 
 use super::World;
 use super::host::{HostId, LabInterface, LabPort, Place};
+use super::lagg::{LAGG, LabLagg};
 use crate::error::Error;
 use crate::table::Table;
 
@@ -106,13 +107,17 @@ impl World<'_> {
         let mut text = String::new();
         for port in &self.ports {
             for interface in port.interfaces() {
-                if let Some(core) = port.node().interface(interface.id()) {
+                let core = interface.id().and_then(|id| port.node().interface(id));
+                if let Some(core) = core {
                     self.write_interface(&mut text, port, interface, core);
                 }
             }
             for notice in port.notices() {
                 push(&mut text, format_args!("   log: {notice}"));
             }
+        }
+        for lagg in &self.laggs {
+            push_lagg(&mut text, lagg);
         }
         let violations = self.fabric.violations();
         push(
@@ -157,7 +162,7 @@ impl World<'_> {
 
     fn first_interface(&self, host: HostId) -> Option<&Interface<Packet>> {
         let port = self.port(host).ok()?;
-        port.node().interface(port.interfaces().first()?.id())
+        port.node().interface(port.interfaces().first()?.id()?)
     }
 
     fn port_lid(&self, port: &LabPort) -> String {
@@ -165,6 +170,27 @@ impl World<'_> {
         let lid = status.and_then(|status| status.lid);
         lid.map_or_else(|| "none".to_owned(), |lid| lid.value().to_string())
     }
+}
+
+fn push_lagg(text: &mut String, lagg: &LabLagg) {
+    let core = lagg.core();
+    let worn = core.identity().map_or("none".to_owned(), |worn| worn.address.to_string());
+    push(text, format_args!("{LAGG} of {}: mtu {}, lladdr {worn}", lagg.host(), core.mtu()));
+    let titles = ["address", "role", "state", "mtu", "groups", "sent", "received"];
+    let mut table = Table::new(INDENT, titles);
+    for row in core.ports() {
+        table.push([
+            row.identity.address.to_string(),
+            if row.is_primary { "primary" } else { "backup" }.to_owned(),
+            row.state.to_owned(),
+            row.mtu.to_string(),
+            row.groups.to_string(),
+            row.sent.to_string(),
+            row.received.to_string(),
+        ]);
+    }
+    push_table(text, "ports", &table);
+    push_counted(text, core.counters().iter());
 }
 
 fn neighbors(core: &Interface<Packet>) -> Table<8> {
@@ -221,7 +247,10 @@ fn push_table<const COLUMNS: usize>(text: &mut String, title: &str, table: &Tabl
 /// Those that are not zero.
 fn push_counters(text: &mut String, core: &Interface<Packet>, interface: &LabInterface) {
     let stack = interface.stack().counters();
-    let all = core.counters().iter().chain(stack.iter());
+    push_counted(text, core.counters().iter().chain(stack.iter()));
+}
+
+fn push_counted(text: &mut String, all: impl Iterator<Item = (&'static str, u64)>) {
     let counted: Vec<String> = all
         .filter(|(_, value)| *value > 0)
         .map(|(name, value)| format!("{name} {value}"))

@@ -1,7 +1,7 @@
 use fabric::packet::PoolLimits;
-use ipoib_rs::ib::{Gid, Qpn};
+use ipoib_rs::ib::{Gid, Pkey, Qpn};
 use ipoib_rs::packet::Cast;
-use ipoib_rs::wire::AddressFlags;
+use ipoib_rs::wire::{AddressFlags, Scope};
 use std::time::Duration;
 
 use super::wire::{Echo, EchoKind, Ipv4Fields, Ipv4Header, Protocol, TooBig};

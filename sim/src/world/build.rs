@@ -1,6 +1,6 @@
 //! Making a world.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fabric::hca::HcaConfig;
@@ -15,6 +15,7 @@ use ipoib_rs::limits::{CONNECTED_MTU_MAX, MTU_MIN};
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::{BroadcastGroup, Scope};
 
+use super::bond::Bond;
 use super::checker::Checkers;
 use super::faults::Faults;
 use super::pings::{Pings, Version};
@@ -33,6 +34,9 @@ use crate::trace::{Trace, Verbosity};
 pub(super) const PKEY_CHILD: u16 = 0x8001;
 /// A partition that a port's own interface is moved to now and then.
 pub(super) const PKEY_SPARE: u16 = 0x8002;
+
+/// The stations whose interfaces are ports of the lagg, if there is one.
+const LAGG_PORTS: [usize; 2] = [0, 1];
 
 /// Small enough that a drought empties it, large enough for every queue in the world.
 const POOL: PoolLimits = PoolLimits { small_max: 4_096, large_max: 192 };
@@ -100,7 +104,16 @@ impl WorldBuilder {
             let seed = random.word();
             sites.push(Site::open(&mut fabric, port, context, seed, support)?);
         }
-        let stations = make_stations(&mut sites, &rules, &mut random)?;
+        let mut stations = make_stations(&mut sites, &rules, &mut random)?;
+        let bonds: Vec<Bond> =
+            rules.lagg.iter().filter_map(|lagg| Bond::new(&LAGG_PORTS, lagg)).collect();
+        for port in bonds.iter().flat_map(|bond| &bond.ports) {
+            let station = &mut stations[port.station];
+            station.inbox = Some(VecDeque::new());
+            if LAGG_PORTS[0] != port.station {
+                station.host.set_addresses(Vec::new());
+            }
+        }
         let mut world = World {
             now: Instant::ZERO,
             agenda: Agenda::new(),
@@ -109,6 +122,7 @@ impl WorldBuilder {
             checkers: Checkers::new(stations.len()),
             sites,
             stations,
+            bonds,
             streams: Streams::default(),
             tracks: BTreeMap::new(),
             rules,

@@ -5,6 +5,7 @@
 
 mod accounts;
 mod arrival;
+pub(super) mod bond;
 mod carrier;
 mod isolation;
 mod ledger;
@@ -48,8 +49,14 @@ impl Checkers {
         self.arrivals.after(fabric)
     }
 
-    /// A packet of `from` was delivered to `at`.
-    pub(super) fn on_delivery(&self, now: Instant, from: usize, at: usize) -> Result<(), String> {
+    /// A packet of the host that sends through `from` was delivered to the one that receives
+    /// through `at`.
+    pub(super) fn on_delivery(
+        &self,
+        now: Instant,
+        from: &[usize],
+        at: &[usize],
+    ) -> Result<(), String> {
         self.isolation.on_delivery(now, from, at)
     }
 
@@ -66,6 +73,9 @@ impl Checkers {
 pub(super) fn check(world: &mut World) -> Result<(), String> {
     world.checkers.isolation.observe(world.now, &world.stations, &world.sites, &world.fabric);
     ledger::check(world)?;
+    for bond in &world.bonds {
+        bond::check(world, bond).map_err(|what| format!("lagg: {what}"))?;
+    }
     for station in &mut world.stations {
         let index = station.index;
         let Some(attached) = &mut station.attached else {

@@ -145,6 +145,7 @@ impl World {
         if let Err(error) = result {
             self.fail(FailureKind::Leak, format!("attach: {error:?}"));
         }
+        self.add_bond_port(station);
     }
 
     /// Marks an interface up.
@@ -167,6 +168,7 @@ impl World {
 
     /// Detaches an interface.
     pub fn detach(&mut self, station: usize) {
+        self.lose_bond_port(station);
         let now = self.now;
         self.with_station(station, |station, ground| {
             station.pump(ground, |interface, queues| interface.handle_detach(now, queues))
@@ -187,17 +189,33 @@ impl World {
     /// Stops a host without a word. It starts again after a while, and may give its connections the
     /// names that those of before had.
     pub fn crash_host(&mut self, site: usize) {
+        let bond = (0..self.bonds.len()).find(|&bond| {
+            let mut ports = self.bonds[bond].ports.iter();
+            ports.any(|port| self.stations[port.station].site == site)
+        });
+        let sites: Vec<usize> = match bond {
+            Some(bond) => {
+                let ports = self.bonds[bond].ports.iter();
+                ports.map(|port| self.stations[port.station].site).collect()
+            }
+            None => vec![site],
+        };
         for station in 0..self.stations.len() {
-            if self.stations[station].site == site {
+            if sites.contains(&self.stations[station].site) {
                 self.with_station(station, |station, ground| station.crash(ground));
                 self.recover_later(Recovery::Attach(station));
             }
         }
-        if self.random.chance(500) {
-            self.sites[site].cm_seed = self.random.word();
+        if let Some(bond) = bond {
+            self.crash_bond(bond);
         }
-        let guid = self.fabric.query_port(self.sites[site].port).map_or(0, |port| port.guid);
-        self.sites[site].forget_connections(guid);
+        for site in sites {
+            if self.random.chance(500) {
+                self.sites[site].cm_seed = self.random.word();
+            }
+            let guid = self.fabric.query_port(self.sites[site].port).map_or(0, |port| port.guid);
+            self.sites[site].forget_connections(guid);
+        }
     }
 
     /// An interface reported that it is detached: it is watched for a while, then removed.
@@ -277,6 +295,7 @@ impl World {
             Disturbance::ModeSwitch => self.switch_mode(station),
             Disturbance::MtuChange => self.change_mtu(station),
             Disturbance::QueuePairFailure => self.fail_queue_pair(station),
+            Disturbance::PortLeaves => self.take_bond_port_out(station),
         }
     }
 

@@ -103,6 +103,12 @@ impl Faults {
         self.is_on && self.calls.chance(self.odds.verb_failure)
     }
 
+    /// Whether a lagg does not hear of something. That goes on after everything else was put
+    /// right: it has to find out by itself.
+    pub(super) fn loses_event(&mut self, permille: u16) -> bool {
+        self.calls.chance(permille)
+    }
+
     /// Whether a message of communication management is lost.
     pub(super) fn loses_cm_message(&mut self) -> bool {
         self.is_on && self.connections.chance(self.connected.cm_loss)

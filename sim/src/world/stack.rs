@@ -106,8 +106,11 @@ impl World {
     /// Every direction between two stations of one partition, in both versions of IP.
     pub fn lanes(&self) -> Vec<Lane> {
         let count = self.stations.len();
-        let is_pair =
-            |&(from, to): &(usize, usize)| from != to && self.is_child(from) == self.is_child(to);
+        let has_host = |station: usize| !self.is_hostless(station);
+        let is_pair = |&(from, to): &(usize, usize)| {
+            let is_link = from != to && self.is_child(from) == self.is_child(to);
+            is_link && has_host(from) && has_host(to)
+        };
         (0..count)
             .flat_map(|from| (0..count).map(move |to| (from, to)))
             .filter(is_pair)
@@ -194,7 +197,7 @@ impl World {
                     .filter_map(|group| group.parse().ok())
                     .collect();
                 self.stations[lane.from].host.set_groups(groups);
-                self.with_station(lane.from, |station, ground| station.follow_groups(ground));
+                self.offer_groups_of(lane.from);
             }
         }
     }
@@ -252,7 +255,7 @@ impl World {
                 Version::V6 => EtherType::IPV6,
             };
             let frame = Frame { to, protocol, packet };
-            self.with_station(lane.from, |station, ground| station.transmit_frame(ground, frame));
+            self.offer(lane.from, frame);
         }
     }
 
@@ -289,9 +292,7 @@ impl World {
         let to = LinkAddress::new(AddressFlags::empty(), Qpn::GSI, gid);
         if let Some(packet) = self.fabric.allocate(100) {
             let frame = Frame { to, protocol: EtherType::IPV4, packet };
-            self.with_station(station, |station, ground| {
-                station.transmit_frame(ground, frame);
-            });
+            self.offer(station, frame);
         }
     }
 
@@ -312,7 +313,7 @@ impl World {
         }
         let to = LinkAddress::multicast(broadcast);
         let frame = Frame { to, protocol, packet };
-        self.with_station(station, |station, ground| station.transmit_frame(ground, frame));
+        self.offer(station, frame);
     }
 
     fn send_to_group(&mut self, lane: Lane, bytes: usize) {
@@ -341,8 +342,8 @@ impl World {
             self.trace.record(now, Kind::Send, &words);
             self.with_station(station, |station, ground| {
                 station.host.send_ip(now, packet, ground.fabric.pool_mut());
-                station.transmit(ground);
             });
+            self.transmit(station);
         }
     }
 
@@ -382,7 +383,8 @@ impl World {
         let is_from_link = TooBig::parse(&header, packet.bytes()).is_none();
         if is_from_link
             && let Some(from) = self.station_of(header.source)
-            && let Err(what) = self.checkers.on_delivery(self.now, from, at)
+            && let (from, at) = (self.doors_of(from), self.doors_of(at))
+            && let Err(what) = self.checkers.on_delivery(self.now, &from, &at)
         {
             self.fail(FailureKind::Safety, what);
         }
@@ -434,7 +436,8 @@ impl World {
                 self.interface(lane.from).into_iter().flat_map(Interface::neighbors).collect();
             format!("{lane:?} carries no large packets; the neighbours are {rows:?}")
         });
-        stations.chain(lanes).chain(wide).collect()
+        let bonds = (0..self.bonds.len()).flat_map(|bond| self.bond_ailments(bond));
+        stations.chain(lanes).chain(wide).chain(bonds).collect()
     }
 
     fn is_proven_wide(&self, lane: Lane) -> bool {
@@ -442,11 +445,12 @@ impl World {
     }
 
     /// The lanes that large packets must pass: both ends are in connected mode, and have room for
-    /// connections with all others that are.
+    /// connections with all others that are. A lagg may be over a port that is not.
     fn wide_lanes(&self) -> Vec<Lane> {
         let lanes = self.lanes();
         let (limits, is_connected) = (&self.rules.limits, |station: usize| {
-            self.interface(station).is_some_and(|interface| interface.mode() == Mode::Connected)
+            let interface = self.interface(station).filter(|_| self.bond_of(station).is_none());
+            interface.is_some_and(|interface| interface.mode() == Mode::Connected)
         });
         let has_room = |station: usize| {
             let peers = lanes.iter().filter(|lane| lane.from == station && is_connected(lane.to));
@@ -512,7 +516,15 @@ impl World {
     /// list and keeps no record of the rest.
     fn offer_groups(&mut self) {
         for station in 0..self.stations.len() {
-            self.with_station(station, |station, ground| station.follow_groups(ground));
+            self.offer_groups_of(station);
+            self.offer_port_groups(station);
+        }
+    }
+
+    fn offer_groups_of(&mut self, station: usize) {
+        match self.bond_of(station) {
+            Some(bond) => self.offer_bond_groups(bond),
+            None => self.with_station(station, |station, ground| station.follow_groups(ground)),
         }
     }
 
@@ -520,6 +532,10 @@ impl World {
     pub fn demand_closed(&mut self, span: Duration) {
         if self.failure.is_some() {
             return;
+        }
+        self.close_bonds();
+        if !self.run_until(span, Self::are_bonds_closed) && self.failure.is_none() {
+            self.fail(FailureKind::Leak, "a lagg does not give its ports back".to_owned());
         }
         self.close();
         self.run_until(span, Self::is_closed);
@@ -540,6 +556,9 @@ impl World {
 
     /// Adds every counter to the trace, so that two runs are compared by them as well.
     pub fn record_counters(&mut self) {
+        for bond in 0..self.bonds.len() {
+            self.count_bond(bond);
+        }
         for station in &self.stations {
             for (name, value) in station.host.counters().iter() {
                 *self.totals.entry(name).or_default() += value;

@@ -21,9 +21,10 @@ use ipoib_rs::limits::Limits;
 use ipoib_rs::packet::{CompletionStatus, Receive, SendId};
 use ipoib_rs::pump::{self, PumpingShell, Shell};
 use ipoib_rs::time::Instant;
-use ipoib_rs::wire::Scope;
+use ipoib_rs::wire::{LinkAddress, Scope};
 
 use super::adapter::{Adapter, Held, Posted, Queues, Records, TooBig, identity};
+use super::bond::Inbound;
 use super::checker::neighbors::{self, Log};
 use super::faults::Faults;
 use super::site::Site;
@@ -51,6 +52,8 @@ pub(super) struct Station {
     /// Counts attachments: what was meant for an earlier one is ignored.
     pub(super) epoch: u32,
     pub(super) attached: Option<Attached>,
+    /// What comes in by a port of a lagg; `None` for any other interface.
+    pub(super) inbox: Option<VecDeque<Inbound>>,
     /// Frames dropped because too many waited.
     pub(super) frames_overrun: u64,
     /// How often adapters failed by themselves, by the reason.
@@ -116,6 +119,7 @@ impl Station {
             client,
             epoch: 0,
             attached: None,
+            inbox: None,
             frames_overrun: 0,
             failures: BTreeMap::from([
                 ("adapter_retry_exceeded", 0),
@@ -167,9 +171,9 @@ impl Station {
     }
 
     /// Tells the host the interface's address and broadcast group, and the interface the groups
-    /// that the host wants.
+    /// that the host wants. For a port that is its lagg's business.
     pub(super) fn follow_link(&mut self, ground: &mut Ground<'_>) {
-        let Some(attached) = &self.attached else {
+        let Some(attached) = self.attached.as_ref().filter(|_| self.inbox.is_none()) else {
             return;
         };
         let address = attached.interface.address();
@@ -184,8 +188,13 @@ impl Station {
 
     /// Tells the interface which groups the host wants.
     pub(super) fn follow_groups(&mut self, ground: &mut Ground<'_>) {
-        use zerocopy::IntoBytes;
         let groups = self.host.joined_groups();
+        self.set_groups(ground, &groups);
+    }
+
+    /// Tells the interface which groups are wanted.
+    pub(super) fn set_groups(&mut self, ground: &mut Ground<'_>, groups: &[LinkAddress]) {
+        use zerocopy::IntoBytes;
         let now = ground.now;
         // Report B17: a stack that sits on links of other types lists addresses of theirs as well.
         let foreign: &[u8] = &[0x33, 0x33, 0, 0, 0, 1];
@@ -205,6 +214,7 @@ impl Station {
         let mut shell = Locked {
             attached,
             host: &mut self.host,
+            inbox: self.inbox.as_mut(),
             now: ground.now,
             fabric: ground.fabric,
             faults: ground.faults,
@@ -358,21 +368,26 @@ impl Station {
         let mut is_busy = false;
         while let Some(frame) = self.host.poll_transmit() {
             is_busy = true;
-            match &mut self.attached {
-                None => ground.fabric.pool_mut().free(frame.packet),
-                Some(attached) if attached.waiting.is_empty() => {
-                    self.transmit_frame(ground, frame);
-                }
-                Some(attached) if attached.waiting.len() < WAITING_FRAMES_MAX => {
-                    attached.waiting.push_back(frame);
-                }
-                Some(_) => {
-                    self.frames_overrun += 1;
-                    ground.fabric.pool_mut().free(frame.packet);
-                }
-            }
+            self.offer(ground, frame);
         }
         is_busy
+    }
+
+    /// Offers a frame to the interface, behind those that wait.
+    pub(super) fn offer(&mut self, ground: &mut Ground<'_>, frame: Frame) {
+        match &mut self.attached {
+            None => ground.fabric.pool_mut().free(frame.packet),
+            Some(attached) if attached.waiting.is_empty() => {
+                self.transmit_frame(ground, frame);
+            }
+            Some(attached) if attached.waiting.len() < WAITING_FRAMES_MAX => {
+                attached.waiting.push_back(frame);
+            }
+            Some(_) => {
+                self.frames_overrun += 1;
+                ground.fabric.pool_mut().free(frame.packet);
+            }
+        }
     }
 
     pub(super) fn transmit_frame(&mut self, ground: &mut Ground<'_>, frame: Frame) {
@@ -646,6 +661,7 @@ impl Station {
 struct Locked<'a> {
     attached: &'a mut Attached,
     host: &'a mut Host,
+    inbox: Option<&'a mut VecDeque<Inbound>>,
     now: Instant,
     fabric: &'a mut Fabric,
     faults: &'a mut Faults,
@@ -675,7 +691,10 @@ impl Shell for Locked<'_> {
     fn release_packets(&mut self) {
         let Attached { records, interface, .. } = &mut *self.attached;
         while let Some((packet, delivery)) = records.delivered.pop_front() {
-            self.host.receive(self.now, packet, delivery, self.fabric.pool_mut());
+            match &mut self.inbox {
+                Some(inbox) => inbox.push_back(Inbound::Received(packet, delivery)),
+                None => self.host.receive(self.now, packet, delivery, self.fabric.pool_mut()),
+            }
         }
         while let Some(TooBig { packet, mtu, to }) = records.too_big.pop_front() {
             if let Some(to) = to
@@ -683,7 +702,10 @@ impl Shell for Locked<'_> {
             {
                 records.misdeeds.push(what);
             }
-            self.host.handle_too_big(packet, mtu, self.fabric.pool_mut());
+            match &mut self.inbox {
+                Some(inbox) => inbox.push_back(Inbound::TooBig(packet, mtu)),
+                None => self.host.handle_too_big(packet, mtu, self.fabric.pool_mut()),
+            }
         }
     }
 }

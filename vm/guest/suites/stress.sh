@@ -169,6 +169,7 @@ warm_up() {
     for host in $hosts; do
         make_host "$host" || return 1
     done
+    forget_sockets
     start_traffic
     within 20 flows
     end_all
@@ -180,6 +181,7 @@ end_all() {
         jail -r "h$host" || return 1
     done
     kldunload ipoib_rs && kldunload softib || return 1
+    within 120 no_dying_jail || note "jails that do not go: $(jls -d jid dying)"
     sleep 5
 }
 
@@ -191,6 +193,7 @@ expect "and once more" warm_up
 count_memory /tmp/after
 count_memory /tmp/before
 set_up "$driver" 3
+forget_sockets
 start_traffic
 expect "$seconds s of changes at random, seed $seed" change_until_the_end
 note "$changes changes"

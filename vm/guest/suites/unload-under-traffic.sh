@@ -37,6 +37,7 @@ cycle() {
         make_host "$host" || return 1
         [ "$(($1 % 2))" -eq 0 ] || sysctl "net.link.ipoib.ib$host.mode=connected" >/dev/null
     done
+    forget_sockets
     start_traffic
     within 20 flows || {
         echo "cycle $1: no traffic"
@@ -65,6 +66,7 @@ cycle_from_to() {
 # Jails and what is closed are given back later.
 settle() {
     kldunload softib 2>/dev/null
+    within 120 no_dying_jail || note "jails that do not go: $(jls -d jid dying)"
     sleep 5
 }
 

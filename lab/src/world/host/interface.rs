@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use fabric::Fabric;
 use fabric::node::{InterfaceId, Node};
-use fabric::packet::SMALL_BYTES_MAX;
+use fabric::packet::{Packet, SMALL_BYTES_MAX};
 use ipoib_rs::interface::RingFull;
 use ipoib_rs::time::Instant;
 use ipoib_rs::wire::LinkAddress;
@@ -22,11 +22,12 @@ const READ_BYTES_MIN: usize = SMALL_BYTES_MAX;
 /// An interface.
 #[derive(Debug)]
 pub(crate) struct LabInterface {
-    pub(super) id: InterfaceId,
+    /// In the node of its port; a lagg has none.
+    pub(super) id: Option<InterfaceId>,
     pub(super) name: String,
-    pub(super) tun: Tun,
+    pub(in crate::world) tun: Tun,
     /// Address resolution.
-    pub(super) stack: Host,
+    pub(in crate::world) stack: Host,
     /// Room for the longest packet that the device may hold: its MTU, and never less than before,
     /// because packets from before a change of mode still wait there.
     read_bytes: usize,
@@ -50,13 +51,18 @@ enum Sending {
 impl LabInterface {
     /// An interface without addresses.
     pub(super) fn new(id: InterfaceId, name: String, tun: Tun) -> Self {
+        Self { id: Some(id), ..Self::without_core(name, tun) }
+    }
+
+    /// One that has no interface of the core below.
+    pub(in crate::world) fn without_core(name: String, tun: Tun) -> Self {
         let stack = Host::new(HostConfig {
             addresses: Vec::new(),
             answers_echo: false,
             limits: HostLimits::DEFAULT,
         });
         Self {
-            id,
+            id: None,
             name,
             tun,
             stack,
@@ -69,12 +75,12 @@ impl LabInterface {
     }
 
     /// The core has another MTU.
-    pub(super) fn set_mtu(&mut self, mtu: usize) -> Result<(), Error> {
+    pub(in crate::world) fn set_mtu(&mut self, mtu: usize) -> Result<(), Error> {
         self.read_bytes = self.read_bytes.max(mtu);
         self.tun.set_mtu(mtu)
     }
 
-    pub(in crate::world) fn id(&self) -> InterfaceId {
+    pub(in crate::world) fn id(&self) -> Option<InterfaceId> {
         self.id
     }
 
@@ -86,7 +92,7 @@ impl LabInterface {
         &self.stack
     }
 
-    pub(super) fn add_address(&mut self, subnet: Subnet) {
+    pub(in crate::world) fn add_address(&mut self, subnet: Subnet) {
         let mut addresses = self.stack.addresses().to_vec();
         addresses.push(subnet);
         self.stack.set_addresses(addresses);
@@ -100,7 +106,7 @@ impl LabInterface {
 
     /// Tells the stack above which address the core has now.
     pub(super) fn set_link(&mut self, now: Instant, fabric: &mut Fabric, node: &mut Node) {
-        let Some(interface) = node.interface(self.id) else {
+        let Some(interface) = self.id.and_then(|id| node.interface(id)) else {
             return;
         };
         if let Some(broadcast) = interface.broadcast() {
@@ -113,15 +119,15 @@ impl LabInterface {
     /// Tells the core which groups are wanted, if they are others than before.
     pub(super) fn feed_groups(&mut self, now: Instant, fabric: &mut Fabric, node: &mut Node) {
         let groups = self.stack.joined_groups();
-        if groups != self.groups {
+        if let Some(id) = self.id.filter(|_| groups != self.groups) {
             let list = groups.iter().map(|address| address.as_bytes());
-            node.handle_multicast_list(now, fabric, self.id, list);
+            node.handle_multicast_list(now, fabric, id, list);
             self.groups = groups;
         }
     }
 
     /// Whether packets may be read from the device.
-    pub(super) fn can_send(&self) -> bool {
+    pub(in crate::world) fn can_send(&self) -> bool {
         match self.sending {
             Sending::Open => true,
             Sending::Blocked(_) | Sending::Reopened(_) => false,
@@ -129,7 +135,7 @@ impl LabInterface {
     }
 
     /// The send ring has room again.
-    pub(super) fn handle_wake(&mut self) {
+    pub(in crate::world) fn handle_wake(&mut self) {
         self.sending = match std::mem::replace(&mut self.sending, Sending::Open) {
             Sending::Blocked(frame) => Sending::Reopened(frame),
             other @ (Sending::Open | Sending::Reopened(_)) => other,
@@ -137,7 +143,11 @@ impl LabInterface {
     }
 
     /// Reads a batch of packets from the device. Whether there was any.
-    pub(super) fn read_device(&mut self, now: Instant, fabric: &mut Fabric) -> Result<bool, Error> {
+    pub(in crate::world) fn read_device(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric,
+    ) -> Result<bool, Error> {
         for count in 0..BATCH_LEN {
             if !self.can_send() {
                 return Ok(count > 0);
@@ -166,6 +176,19 @@ impl LabInterface {
 
     /// Gives the core what the stack wants to send. Whether there was anything.
     pub(super) fn send(&mut self, now: Instant, fabric: &mut Fabric, node: &mut Node) -> bool {
+        let Some(id) = self.id else {
+            return false;
+        };
+        self.send_by(|Frame { to, protocol, packet }| {
+            node.handle_transmit(now, fabric, id, &to, protocol, packet)
+        })
+    }
+
+    /// Hands over what the stack wants to send. Whether there was anything.
+    pub(in crate::world) fn send_by(
+        &mut self,
+        mut hand_over: impl FnMut(Frame) -> Result<(), RingFull<Packet>>,
+    ) -> bool {
         let mut any = false;
         loop {
             let frame = match std::mem::replace(&mut self.sending, Sending::Open) {
@@ -180,9 +203,8 @@ impl LabInterface {
                 }
             };
             any = true;
-            let Frame { to, protocol, packet } = frame;
-            let result = node.handle_transmit(now, fabric, self.id, &to, protocol, packet);
-            if let Err(RingFull(packet)) = result {
+            let Frame { to, protocol, .. } = frame;
+            if let Err(RingFull(packet)) = hand_over(frame) {
                 self.sending = Sending::Blocked(Frame { to, protocol, packet });
             }
         }
@@ -190,7 +212,7 @@ impl LabInterface {
 
     /// Gives the kernel what the stack received, and frees what it dropped. Whether there was
     /// anything.
-    pub(super) fn deliver(&mut self, fabric: &mut Fabric) -> bool {
+    pub(in crate::world) fn deliver(&mut self, fabric: &mut Fabric) -> bool {
         let mut any = false;
         while let Some(packet) = self.stack.poll_deliver() {
             any = true;
@@ -206,7 +228,7 @@ impl LabInterface {
     }
 
     /// Ends the packet that the core refused.
-    pub(super) fn drop_refused(&mut self, fabric: &mut Fabric) {
+    pub(in crate::world) fn drop_refused(&mut self, fabric: &mut Fabric) {
         match std::mem::replace(&mut self.sending, Sending::Open) {
             Sending::Open => {}
             Sending::Blocked(frame) | Sending::Reopened(frame) => {

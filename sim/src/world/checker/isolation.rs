@@ -1,6 +1,6 @@
 //! Packets stay in their partition.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use fabric::Fabric;
@@ -57,18 +57,24 @@ impl Isolation {
         }
     }
 
-    pub(super) fn on_delivery(&self, now: Instant, from: usize, at: usize) -> Result<(), String> {
-        let lately = |station: usize| {
-            self.histories[station]
-                .iter()
+    pub(super) fn on_delivery(
+        &self,
+        now: Instant,
+        from: &[usize],
+        at: &[usize],
+    ) -> Result<(), String> {
+        let lately = |stations: &[usize]| {
+            let stays = stations.iter().flat_map(|&station| &self.histories[station]);
+            stays
                 .filter(move |stay| stay.until.is_none_or(|until| until + MEMORY >= now))
                 .filter_map(|stay| stay.partition)
+                .collect::<BTreeSet<_>>()
         };
-        if lately(from).any(|partition| lately(at).any(|other| other == partition)) {
+        if !lately(from).is_disjoint(&lately(at)) {
             return Ok(());
         }
         Err(format!(
-            "a packet of station {from} reached station {at}, which is in another partition"
+            "a packet of station {from:?} reached station {at:?}, which is in another partition"
         ))
     }
 }

@@ -4,6 +4,8 @@
 #   start_traffic  pings of two sizes, TCP and UDP, each from every host to the next
 #   stop_traffic   ends all of it; fails if a program does not end
 #   flows          whether every host is answered by the next
+#   forget_sockets has TCP give up soon what nobody is there for any more
+#   no_dying_jail  whether all jails that were removed are gone
 
 TRAFFIC_TCP=6001
 TRAFFIC_UDP=6002
@@ -23,7 +25,7 @@ next_host() {
 repeat() {
     while [ -e /tmp/traffic ]; do
         "$@" >/dev/null 2>&1
-        sleep 0.1
+        sleep 1
     done
 }
 
@@ -53,8 +55,7 @@ start_traffic() {
         repeat stream "$traffic_from" "$traffic_to" &
         repeat burst "$traffic_from" "$traffic_to" &
         repeat on "$traffic_from" ping -q -i 0.05 -s 1000 "$(address "$traffic_to")" &
-        repeat on "$traffic_from" ping -q -i 0.2 -s 5000 "$(address "$traffic_to")" &
-        repeat on "$traffic_from" ping -q -i 0.1 "$(address6 "$traffic_to")" &
+        repeat on "$traffic_from" ping -q -i 0.2 -s 5000 "$(address6 "$traffic_to")" &
     done
 }
 
@@ -78,4 +79,15 @@ flows() {
         flows_to=$(next_host "$flows_from")
         on "$flows_from" ping -c 1 -W 500 -q "$(address "$flows_to")" >/dev/null || return 1
     done
+}
+
+# A connection to a host that is gone keeps its jail as long as TCP repeats what it sent.
+forget_sockets() {
+    for forget_host in $hosts; do
+        on "$forget_host" sysctl -q net.inet.tcp.msl=200 net.inet.tcp.retries=2 >/dev/null 2>&1
+    done
+}
+
+no_dying_jail() {
+    [ "$(jls -d dying | grep -c true)" = 0 ]
 }
