@@ -231,9 +231,9 @@ build_rust() {
         RUSTC_BOOTSTRAP=1 \
         KMOD_FLAGS="$out/flags" \
         CARGO_TARGET_X86_64_UNKNOWN_NONE_RUSTFLAGS="$RUST_FLAGS" \
-        "$CARGO" build --manifest-path "$REPO/Cargo.toml" --quiet --locked \
+        "$CARGO" rustc --manifest-path "$REPO/Cargo.toml" --quiet --locked \
         -Zbuild-std=core,alloc --target "$TARGET" --profile kernel --package "$1" \
-        --target-dir "$cargo_target"
+        --target-dir "$cargo_target" --lib --crate-type staticlib
     # The crates are one object. The compiler's support library stays outside: what is wanted of it
     # (memcpy and the like), the kernel has.
     archive=$out/$2-rust.a

@@ -216,12 +216,22 @@ run_kernel_checks() {
     check "each gate for modules refuses a bad object" scripts/check-kmod.sh --self-test
     check "the modules pass the gates" scripts/check-kmod.sh target/kmod/ipoib_rs target/kmod/softib
     [ "$code" -ne 0 ] || sed 's/^/         /' "$log"
-    tests "tests of the kernel's wrappers on a fake kernel" scripts/test-kpi.sh
+    tests "tests of the module and its wrappers on a fake kernel" scripts/test-kpi.sh
+    needs="needs a nightly toolchain of rustup with the component"
+    if scripts/test-kpi.sh --can-miri; then
+        tests "the same under Miri" scripts/test-kpi.sh --miri
+    else
+        skip "the same under Miri" "$needs miri, and rust-src"
+    fi
+    if scripts/test-kpi.sh --can-threads; then
+        tests "those with threads under ThreadSanitizer" scripts/test-kpi.sh --threads
+    else
+        skip "those with threads under ThreadSanitizer" "$needs rust-src"
+    fi
     if "$CARGO" clippy --version >/dev/null 2>&1; then
-        # Modules have no unwinding, and a host would want it.
-        check "clippy without a warning, crates for the kernel" env CARGO_PROFILE_DEV_PANIC=abort \
+        check "clippy without a warning, crates for the kernel" env RUSTC_BOOTSTRAP=1 \
             KMOD_FLAGS="$REPO/target/kmod/flags" "$CARGO" clippy --locked --package sys-bindings \
-            --package kpi --package fake-kernel --package kmod -- -D warnings
+            --package kpi --package fake-kernel --package kmod --all-targets -- -D warnings
     else
         skip "clippy without a warning, crates for the kernel" "needs clippy"
     fi

@@ -1,11 +1,9 @@
 //! What an interface tells its shell: state deltas, in order. Nobody answers to them.
 
-use alloc::boxed::Box;
-
 use crate::action::{ConnectError, SaError};
 use crate::ib::Mgid;
 use crate::interface::Mode;
-use crate::storage::{OutOfMemory, boxed};
+use crate::storage::{Fixed, OutOfMemory};
 use crate::wire::LinkAddress;
 
 /// Something changed that an admin or the network stack should know.
@@ -58,7 +56,7 @@ pub enum Notice {
 /// Events that wait to be polled.
 #[derive(Debug)]
 pub(crate) struct Events {
-    ring: Box<[Option<Event>]>,
+    ring: Fixed<Option<Event>>,
     head: usize,
     len: usize,
 }
@@ -69,7 +67,7 @@ const EVENTS_MAX: u32 = 64;
 
 impl Events {
     pub(crate) fn new() -> Result<Self, OutOfMemory> {
-        Ok(Self { ring: boxed(EVENTS_MAX, || None)?, head: 0, len: 0 })
+        Ok(Self { ring: Fixed::new(EVENTS_MAX, || None)?, head: 0, len: 0 })
     }
 
     /// Appends, or says that there is no room because nobody polled.

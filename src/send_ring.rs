@@ -1,14 +1,12 @@
 //! The sends that are posted: a fixed number of slots, each with a generation.
 
-use alloc::boxed::Box;
-
 use crate::packet::SendId;
-use crate::storage::{OutOfMemory, boxed};
+use crate::storage::{Fixed, OutOfMemory};
 
 /// Accounts for every posted send. A completion is believed once, and only for the send it names.
 #[derive(Debug)]
 pub(crate) struct SendRing {
-    slots: Box<[Slot]>,
+    slots: Fixed<Slot>,
     vacant: Option<u32>,
     outstanding: u32,
 }
@@ -46,7 +44,7 @@ pub(crate) enum Via {
 impl SendRing {
     pub(crate) fn new(len: u32) -> Result<Self, OutOfMemory> {
         let mut position = 0;
-        let slots = boxed(len, || {
+        let slots = Fixed::new(len, || {
             position += 1;
             let next = (position < len).then_some(position);
             Slot { generation: 0, state: SlotState::Vacant { next } }

@@ -5,8 +5,8 @@ mod pending;
 mod slab;
 mod work;
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
 
 pub(crate) use index::Index;
 pub(crate) use pending::{Pending, PendingStore, Queue};
@@ -17,15 +17,39 @@ pub(crate) use work::WorkQueue;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct OutOfMemory;
 
-/// `len` values on the heap.
-///
-/// # Errors
-///
-/// [`OutOfMemory`] if the allocator has none.
-pub(crate) fn boxed<T>(len: u32, fill: impl FnMut() -> T) -> Result<Box<[T]>, OutOfMemory> {
-    let len = len as usize;
-    let mut values = Vec::new();
-    values.try_reserve_exact(len).map_err(|_| OutOfMemory)?;
-    values.resize_with(len, fill);
-    Ok(values.into_boxed_slice())
+/// Values on the heap, whose number does not change.
+#[derive(Debug)]
+pub(crate) struct Fixed<T>(Vec<T>);
+
+impl<T> Fixed<T> {
+    /// `len` values.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`] if the allocator has none.
+    pub(crate) fn new(len: u32, fill: impl FnMut() -> T) -> Result<Self, OutOfMemory> {
+        let len = len as usize;
+        let mut values = Vec::new();
+        values.try_reserve_exact(len).map_err(|_| OutOfMemory)?;
+        // So the compiler knows that what follows takes no more memory: it could not fail.
+        if values.capacity() < len {
+            return Err(OutOfMemory);
+        }
+        values.resize_with(len, fill);
+        Ok(Self(values))
+    }
+}
+
+impl<T> Deref for Fixed<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Fixed<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.0
+    }
 }

@@ -1,18 +1,16 @@
 //! Many deadlines, one timer: a binary heap with one place per object.
 
-use alloc::boxed::Box;
-
-use crate::storage::{OutOfMemory, boxed};
+use crate::storage::{Fixed, OutOfMemory};
 use crate::time::Instant;
 
 /// The deadlines of all objects of an interface. Equal deadlines fire in the order in which they
 /// were set, so that a run can be repeated.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    heap: Box<[Entry]>,
+    heap: Fixed<Entry>,
     len: usize,
     /// Where an object stands in the heap.
-    place_of: Box<[Option<u32>]>,
+    place_of: Fixed<Option<u32>>,
     sequence: u64,
 }
 
@@ -28,9 +26,9 @@ impl Timers {
     pub(crate) fn new(objects: u32) -> Result<Self, OutOfMemory> {
         let unused = Entry { at: Instant::ZERO, sequence: 0, object: 0 };
         Ok(Self {
-            heap: boxed(objects, || unused)?,
+            heap: Fixed::new(objects, || unused)?,
             len: 0,
-            place_of: boxed(objects, || None)?,
+            place_of: Fixed::new(objects, || None)?,
             sequence: 0,
         })
     }

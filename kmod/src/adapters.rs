@@ -7,6 +7,7 @@ use kpi::client::{Client, Device};
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
 use kpi::log::{self, Level};
+use kpi::owned::try_push;
 use kpi::sync::{self, Mutex};
 use kpi::sysctl::Tree;
 
@@ -45,10 +46,9 @@ impl Adapters {
     /// Takes a number and a place for an interface, so that nothing can fail later.
     fn reserve(&self, device: &Device, may_sleep: &mut MaySleep) -> Result<u32, Errno> {
         self.list.with(may_sleep, |list, _| {
-            list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             let is_free = |unit: &u32| list.iter().all(|member| member.unit != *unit);
             let unit = (0..).find(is_free).ok_or(Errno::ENOMEM)?;
-            list.push(Member { device: device.clone(), unit, attached: None });
+            try_push(list, Member { device: device.clone(), unit, attached: None })?;
             Ok(unit)
         })
     }

@@ -1,6 +1,8 @@
 //! ipoib_rs.ko: what the kernel loads.
+//!
+//! On a host, it is a library like another, which tests load into a fake kernel.
 
-#![no_std]
+#![cfg_attr(target_os = "none", no_std)]
 
 extern crate alloc;
 
@@ -13,22 +15,21 @@ mod sysctl;
 
 use alloc::boxed::Box;
 use core::ffi::c_int;
-use core::panic::PanicInfo;
 
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
-use kpi::log;
-use kpi::memory::KernelAllocator;
 use kpi::owned::try_box;
 
 pub use module::Module;
 
+#[cfg(target_os = "none")]
 #[global_allocator]
-static ALLOCATOR: KernelAllocator = KernelAllocator;
+static ALLOCATOR: kpi::memory::KernelAllocator = kpi::memory::KernelAllocator;
 
+#[cfg(target_os = "none")]
 #[panic_handler]
-fn panic(info: &PanicInfo<'_>) -> ! {
-    log::panic(info)
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    kpi::log::panic(info)
 }
 
 /// MOD_LOAD, see `module.c`.

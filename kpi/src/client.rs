@@ -223,7 +223,7 @@ impl Port {
             lid: Lid::new(attributes.lid),
             gid: Gid(attributes.gid),
             mtu: IbMtu::from_code(attributes.max_mtu).ok_or(Errno::EINVAL)?,
-            partition: self.partition(choice),
+            partition: self.partition(choice)?,
         })
     }
 
@@ -299,10 +299,15 @@ impl Port {
         Ok(unsafe { attributes.assume_init() })
     }
 
-    fn partition(&self, choice: PartitionChoice) -> Option<Partition> {
+    /// `None` if it is not in the port's table.
+    fn partition(&self, choice: PartitionChoice) -> Result<Option<Partition>, Errno> {
         let index = match choice {
             PartitionChoice::Port => PkeyIndex(0),
-            PartitionChoice::Child(pkey) => self.find(pkey)?,
+            PartitionChoice::Child(pkey) => match self.find(pkey) {
+                Ok(index) => index,
+                Err(Errno::ENOENT) => return Ok(None),
+                Err(error) => return Err(error),
+            },
         };
         let mut pkey = 0;
         // SAFETY: the callers may sleep; the device exists by its invariant and has the port.
@@ -314,12 +319,12 @@ impl Port {
                 &raw mut pkey,
             )
         };
-        Errno::result(error).ok()?;
-        Some(Partition { pkey: Pkey::new(pkey)?, index })
+        Errno::result(error)?;
+        Ok(Pkey::new(pkey).map(|pkey| Partition { pkey, index }))
     }
 
     /// Where a partition stands in the port's table. The caller may sleep.
-    pub(crate) fn find(&self, pkey: Pkey) -> Option<PkeyIndex> {
+    pub(crate) fn find(&self, pkey: Pkey) -> Result<PkeyIndex, Errno> {
         let mut index = 0;
         // SAFETY: the callers may sleep; the device exists by its invariant and has the port.
         let error = unsafe {
@@ -330,8 +335,8 @@ impl Port {
                 &raw mut index,
             )
         };
-        Errno::result(error).ok()?;
-        Some(PkeyIndex(index))
+        Errno::result(error)?;
+        Ok(PkeyIndex(index))
     }
 }
 
@@ -393,7 +398,15 @@ unsafe extern "C" fn device_added(client: *mut c_void, device: *mut sys::ib_devi
     // SAFETY: the stack calls from a thread, with an sx lock held only.
     let mut may_sleep = unsafe { MaySleep::assume() };
     // SAFETY: `device` exists until `device_removed` returned.
-    let Some(device) = (unsafe { Device::adopt(device) }) else { return null_mut() };
+    let device = match unsafe { Device::adopt(device) } {
+        Ok(device) => device,
+        // It is of another network.
+        Err(Errno::EOPNOTSUPP) => return null_mut(),
+        Err(error) => {
+            log::line(Level::Error, format_args!("an adapter cannot be used: {error:?}"));
+            return null_mut();
+        }
+    };
     registered.client.device_added(&device, &mut may_sleep);
     Arc::into_raw(device.inner).cast_mut().cast()
 }
@@ -439,13 +452,13 @@ impl Device {
     /// # Safety
     ///
     /// `device` exists until the stack was told that it may go.
-    unsafe fn adopt(device: *mut sys::ib_device) -> Option<Self> {
-        let device = NonNull::new(device)?;
+    unsafe fn adopt(device: *mut sys::ib_device) -> Result<Self, Errno> {
+        let device = NonNull::new(device).ok_or(Errno::EINVAL)?;
         let mut raw = MaybeUninit::uninit();
         // SAFETY: the device exists, and the thread may sleep.
         let error =
             unsafe { sys::rust_helper_ib_device_attributes(device.as_ptr(), raw.as_mut_ptr()) };
-        Errno::result(error).ok()?;
+        Errno::result(error)?;
         // SAFETY: without an error, it is filled in.
         let raw: sys::kpi_device_attributes = unsafe { raw.assume_init() };
         let has = |flag: u32| raw.flags & flag != 0;
@@ -465,7 +478,7 @@ impl Device {
         };
         // INVARIANT: `wait_until_unused` keeps the device until this is gone.
         let inner = Inner { device, attributes, ports: (raw.first_port, raw.last_port) };
-        Some(Self { inner: try_arc(inner).ok()? })
+        Ok(Self { inner: try_arc(inner)? })
     }
 
     /// Returns when this is the last that holds the device.

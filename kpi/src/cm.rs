@@ -329,7 +329,7 @@ impl Connection {
     ) -> Result<(), Errno> {
         let port = self.queue_pair.port();
         let attributes = port.attributes(PartitionChoice::Port, may_sleep)?;
-        let pkey_index = port.find(request.pkey).ok_or(Errno::EINVAL)?;
+        let pkey_index = port.find(request.pkey)?;
         // The caller may sleep.
         self.queue_pair.init(pkey_index)?;
         let path = &request.path;

@@ -35,6 +35,8 @@ errnos! {
     EINVAL;
     /// A queue is full.
     ENOBUFS;
+    /// There is none.
+    ENOENT;
     /// No memory.
     ENOMEM;
     /// No such device.

@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ipoib_rs::ib::Pkey;
 use ipoib_rs::packet::{Cast, Delivery, PacketBuf};
@@ -18,6 +18,7 @@ use crate::context::{InNetEpoch, MaySleep, Unlocked};
 use crate::errno::Errno;
 use crate::mbuf::Packet;
 use crate::owned::try_box;
+use crate::time;
 
 /// What drives an interface. What is called without a proof that it may sleep must not.
 pub trait Driver: Send + Sync {
@@ -158,6 +159,8 @@ pub struct NetInterface {
     interface: NonNull<sys::kpi_ifnet>,
     driver: NonNull<Arc<dyn Driver>>,
     is_attached: AtomicBool,
+    /// Calls of [`NetInterface::while_attached`] under way.
+    users: AtomicU32,
 }
 
 // SAFETY: the functions of ifnet(9) may be called from any thread.
@@ -212,7 +215,8 @@ impl NetInterface {
         match (Errno::result(error), NonNull::new(interface)) {
             // INVARIANT: just created with this driver.
             (Ok(()), Some(interface)) => {
-                Ok(Self { interface, driver, is_attached: AtomicBool::new(true) })
+                let (is_attached, users) = (AtomicBool::new(true), AtomicU32::new(0));
+                Ok(Self { interface, driver, is_attached, users })
             }
             (error, _) => {
                 // SAFETY: it came from a box, and an error says that nobody else has it.
@@ -238,79 +242,99 @@ impl NetInterface {
 
     /// Says whether there is a carrier. It does not sleep.
     pub fn set_link(&self, is_up: bool) {
-        // SAFETY: the interface exists by its invariant; the stack does the rest in a task.
-        unsafe { sys::rust_helper_if_set_link(self.raw(), is_up.into()) }
+        self.while_attached(|interface| {
+            // SAFETY: attached; the stack does the rest in a task, for which detaching waits.
+            unsafe { sys::rust_helper_if_set_link(interface, is_up.into()) }
+        });
     }
 
     /// Changes the link-layer address, of which ARP and neighbour discovery are told.
     pub fn set_address(&self, address: &LinkAddress, _may_sleep: &MaySleep) {
-        // SAFETY: may sleep, as the argument proves; the interface exists by its invariant. The
-        // address has as many bytes as are copied.
-        unsafe { sys::rust_helper_if_set_address(self.raw(), address.as_bytes().as_ptr()) }
+        self.while_attached(|interface| {
+            // SAFETY: may sleep, as the argument proves; attached. The address has as many bytes as
+            // are copied.
+            unsafe { sys::rust_helper_if_set_address(interface, address.as_bytes().as_ptr()) }
+        });
     }
 
     /// Changes the rate that is shown, in bits per second. It does not sleep.
     pub fn set_rate(&self, bits_per_second: u64) {
-        // SAFETY: the interface exists by its invariant.
-        unsafe { sys::rust_helper_if_set_rate(self.raw(), bits_per_second) }
+        self.while_attached(|interface| {
+            // SAFETY: attached.
+            unsafe { sys::rust_helper_if_set_rate(interface, bits_per_second) }
+        });
     }
 
     /// Changes the broadcast address.
     pub fn set_broadcast(&self, address: &LinkAddress, _may_sleep: &MaySleep) {
-        // SAFETY: as in `set_address`.
-        unsafe { sys::rust_helper_if_set_broadcast(self.raw(), address.as_bytes().as_ptr()) }
+        self.while_attached(|interface| {
+            // SAFETY: as in `set_address`.
+            unsafe { sys::rust_helper_if_set_broadcast(interface, address.as_bytes().as_ptr()) }
+        });
     }
 
     /// Changes the MTU, as an administrator would.
     pub fn set_mtu(&self, mtu: usize, _may_sleep: &MaySleep) {
-        // SAFETY: may sleep, as the argument proves; the interface exists by its invariant.
-        // CAST: at most 65520.
-        unsafe { sys::rust_helper_if_set_mtu(self.raw(), mtu as u32) }
+        self.while_attached(|interface| {
+            // SAFETY: may sleep, as the argument proves; attached.
+            // CAST: at most 65520.
+            unsafe { sys::rust_helper_if_set_mtu(interface, mtu as u32) }
+        });
     }
 
     /// Says whether the stack may leave checksums to the adapter now. It is asked not to in
     /// connected mode.
     pub fn set_checksums(&self, is_wanted: bool, _may_sleep: &MaySleep) {
-        // SAFETY: may sleep, as the argument proves; the interface exists by its invariant.
-        unsafe { sys::rust_helper_if_set_checksums(self.raw(), is_wanted.into()) }
+        self.while_attached(|interface| {
+            // SAFETY: may sleep, as the argument proves; attached.
+            unsafe { sys::rust_helper_if_set_checksums(interface, is_wanted.into()) }
+        });
     }
 
     /// Tells the neighbours of the address, by gratuitous ARP and unsolicited advertisements.
     pub fn announce(&self, _may_sleep: &MaySleep) {
-        // SAFETY: may sleep, as the argument proves; the interface exists by its invariant.
-        unsafe { sys::rust_helper_if_announce(self.raw()) }
+        self.while_attached(|interface| {
+            // SAFETY: may sleep, as the argument proves; attached.
+            unsafe { sys::rust_helper_if_announce(interface) }
+        });
     }
 
     /// Calls `each` with every link-layer multicast address that the stack wants, whatever its
     /// length. `each` must not sleep.
     pub fn each_group(&self, mut each: impl FnMut(&[u8])) {
         let argument: *mut _ = &raw mut each;
-        // SAFETY: the interface exists by its invariant. `visit` is called before this returns,
-        // with the argument that it is made for.
-        unsafe {
-            sys::rust_helper_if_each_group(self.raw(), Some(visitor(&each)), argument.cast());
-        }
+        self.while_attached(|interface| {
+            // SAFETY: attached. `visit` is called before this returns, with the argument that it is
+            // made for.
+            unsafe {
+                sys::rust_helper_if_each_group(interface, Some(visitor(&each)), argument.cast());
+            }
+        });
     }
 
     /// Shows a packet that was received, as it was, to bpf(4). It does not sleep.
     pub fn tap_input(&self, packet: &Packet, delivery: Delivery) {
         let cast = number_of(delivery.cast);
-        // SAFETY: the interface exists by its invariant, and the packet is a whole one.
-        unsafe {
-            sys::rust_helper_if_tap_input(self.raw(), packet.raw(), delivery.protocol.0, cast);
-        }
+        self.while_attached(|interface| {
+            // SAFETY: attached, and the packet is a whole one.
+            unsafe {
+                sys::rust_helper_if_tap_input(interface, packet.raw(), delivery.protocol.0, cast);
+            }
+        });
     }
 
     /// Hands a received packet to the stack. No lock may be held that output takes; it does not
     /// sleep.
     pub fn input(&self, packet: Packet, delivery: Delivery, _epoch: &mut InNetEpoch) {
         let cast = number_of(delivery.cast);
-        let chain = packet.into_raw();
-        // SAFETY: the interface exists by its invariant; it is the owner of the packet from now on.
-        // The thread is in the net epoch, as the argument proves. It enters the interface's vnet.
-        unsafe {
-            sys::rust_helper_if_input(self.raw(), chain.as_ptr(), delivery.protocol.0, cast);
-        }
+        self.while_attached(|interface| {
+            let chain = packet.into_raw();
+            // SAFETY: attached; the stack is the owner of the packet from now on. The thread is in
+            // the net epoch, as the argument proves. It enters the interface's vnet.
+            unsafe {
+                sys::rust_helper_if_input(interface, chain.as_ptr(), delivery.protocol.0, cast);
+            }
+        });
     }
 
     /// Shows a packet that is about to be sent to bpf(4). It does not sleep.
@@ -332,27 +356,44 @@ impl NetInterface {
     ///
     /// # Errors
     ///
-    /// Nobody was told: no memory, or it is no IP packet.
+    /// Nobody was told: no memory, it is no IP packet, or the interface is detached.
     pub fn report_too_big(
         &self,
         packet: Packet,
         mtu: usize,
         _epoch: &mut InNetEpoch,
     ) -> Result<(), Errno> {
-        let chain = packet.into_raw();
-        // SAFETY: as in `input`.
-        // CAST: at most 65520.
-        Errno::result(unsafe {
-            sys::rust_helper_if_too_big(self.raw(), chain.as_ptr(), mtu as u32)
-        })
+        let told = self.while_attached(|interface| {
+            let chain = packet.into_raw();
+            // SAFETY: as in `input`.
+            // CAST: at most 65520.
+            Errno::result(unsafe {
+                sys::rust_helper_if_too_big(interface, chain.as_ptr(), mtu as u32)
+            })
+        });
+        told.unwrap_or(Err(Errno::ENXIO))
     }
 
-    /// Takes it from the network stack: no call of the driver runs or is to come afterwards.
-    pub fn detach(&self, _may_sleep: &MaySleep) {
-        if self.is_attached.swap(false, Ordering::Relaxed) {
+    /// Takes it from the network stack: no call of the driver runs or is to come afterwards, and
+    /// what the stack is told from now on, it is not told.
+    pub fn detach(&self, may_sleep: &MaySleep) {
+        if self.is_attached.swap(false, Ordering::SeqCst) {
+            while self.users.load(Ordering::SeqCst) != 0 {
+                time::pause_ms(1, may_sleep);
+            }
             // SAFETY: may sleep, as the argument proves; attached by `attach` and not detached.
             unsafe { sys::rust_helper_if_detach(self.raw()) }
         }
+    }
+
+    /// Runs `f` if the interface is attached; it is not detached meanwhile. What the stack has for
+    /// an interface goes with that: the link-level address, bpf(4), the task of the link's state.
+    fn while_attached<R>(&self, f: impl FnOnce(*mut sys::kpi_ifnet) -> R) -> Option<R> {
+        // In one order for all threads: either `detach` sees this user, or this user sees that.
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let result = self.is_attached.load(Ordering::SeqCst).then(|| f(self.raw()));
+        self.users.fetch_sub(1, Ordering::SeqCst);
+        result
     }
 
     fn raw(&self) -> *mut sys::kpi_ifnet {

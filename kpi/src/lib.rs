@@ -11,7 +11,7 @@
 
 #![no_std]
 // Allocation that may fail, of boxes and counted objects.
-#![cfg_attr(target_os = "none", feature(allocator_api))]
+#![feature(allocator_api)]
 
 extern crate alloc;
 

@@ -1,7 +1,8 @@
-//! Boxes and counted objects whose allocation may fail.
+//! Boxes, counted objects and lists whose allocation may fail.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use crate::errno::Errno;
 
@@ -10,7 +11,6 @@ use crate::errno::Errno;
 /// # Errors
 ///
 /// No memory.
-#[cfg(target_os = "none")]
 pub fn try_box<T>(value: T) -> Result<Box<T>, Errno> {
     Box::try_new(value).map_err(|_| Errno::ENOMEM)
 }
@@ -20,27 +20,21 @@ pub fn try_box<T>(value: T) -> Result<Box<T>, Errno> {
 /// # Errors
 ///
 /// No memory.
-#[cfg(target_os = "none")]
 pub fn try_arc<T>(value: T) -> Result<Arc<T>, Errno> {
     Arc::try_new(value).map_err(|_| Errno::ENOMEM)
 }
 
-/// A box. On a host there is always memory.
+/// Adds a value to a list.
 ///
 /// # Errors
 ///
-/// None.
-#[cfg(not(target_os = "none"))]
-pub fn try_box<T>(value: T) -> Result<Box<T>, Errno> {
-    Ok(Box::new(value))
-}
-
-/// A counted object. On a host there is always memory.
-///
-/// # Errors
-///
-/// None.
-#[cfg(not(target_os = "none"))]
-pub fn try_arc<T>(value: T) -> Result<Arc<T>, Errno> {
-    Ok(Arc::new(value))
+/// No memory.
+pub fn try_push<T>(values: &mut Vec<T>, value: T) -> Result<(), Errno> {
+    values.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    // So the compiler knows that there is room: what it would do otherwise could not fail.
+    if values.len() == values.capacity() {
+        return Err(Errno::ENOMEM);
+    }
+    values.push(value);
+    Ok(())
 }

@@ -10,6 +10,7 @@ use core::cell::UnsafeCell;
 use sys_bindings as sys;
 
 use crate::errno::Errno;
+use crate::owned::try_push;
 
 /// The number of an entry: its place, and a generation that no other entry has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -92,8 +93,7 @@ impl<T> Entries<T> {
             let vacant = self.slots.iter().position(|slot| matches!(slot, Slot::Vacant));
             vacant.ok_or(Errno::ENOMEM)?
         } else {
-            self.slots.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-            self.slots.push(Slot::Vacant);
+            try_push(&mut self.slots, Slot::Vacant)?;
             self.slots.len() - 1
         };
         // 0 is the generation of no entry, so that the number 0 is none.

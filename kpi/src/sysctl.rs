@@ -15,7 +15,7 @@ use sys_bindings::{kpi_sysctl_kind as kind, kpi_sysctl_root as root};
 
 use crate::context::MaySleep;
 use crate::errno::Errno;
-use crate::owned::try_box;
+use crate::owned::{try_box, try_push};
 
 /// Where a tree hangs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -106,7 +106,6 @@ impl Tree {
         let context = NonNull::new(context).ok_or(Errno::ENOMEM)?;
         // INVARIANT: created just now, and empty.
         let mut tree = Self { context, nodes: Vec::new(), leaves: Vec::new(), ground };
-        tree.nodes.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let context = context.as_ptr();
         let (name, description) = (top.name.as_ptr(), top.description.as_ptr());
         // SAFETY: may sleep, as the argument proves; the context is initialised, and both texts are
@@ -130,7 +129,7 @@ impl Tree {
             }
         };
         // INVARIANT: it is in the context.
-        tree.nodes.push(NonNull::new(node).ok_or(Errno::EEXIST)?);
+        try_push(&mut tree.nodes, NonNull::new(node).ok_or(Errno::EEXIST)?)?;
         Ok(tree)
     }
 
@@ -149,7 +148,6 @@ impl Tree {
         _may_sleep: &mut MaySleep,
     ) -> Result<Node, Errno> {
         let parent = self.node(parent)?;
-        self.nodes.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let (name, description) = (label.name.as_ptr(), label.description.as_ptr());
         // SAFETY: may sleep, as the argument proves; context and parent exist by the invariant, and
         // both texts are copied.
@@ -157,7 +155,7 @@ impl Tree {
             sys::rust_helper_sysctl_add_node(self.context.as_ptr(), parent, name, description)
         };
         // INVARIANT: it is in the context.
-        self.nodes.push(NonNull::new(node).ok_or(Errno::EEXIST)?);
+        try_push(&mut self.nodes, NonNull::new(node).ok_or(Errno::EEXIST)?)?;
         Ok(Node(self.nodes.len() - 1))
     }
 
@@ -239,9 +237,11 @@ impl Tree {
             Leaf::Number { change, .. } => (kind::KPI_SYSCTL_NUMBER, change.is_some()),
             Leaf::Text { change, .. } => (kind::KPI_SYSCTL_TEXT, change.is_some()),
         };
-        self.leaves.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let leaf = NonNull::from(Box::leak(try_box(leaf)?));
-        self.leaves.push(leaf);
+        try_push(&mut self.leaves, leaf).inspect_err(|_| {
+            // SAFETY: it came from the box above, and nobody has it yet.
+            drop(unsafe { Box::from_raw(leaf.as_ptr()) });
+        })?;
         let (name, description) = (label.name.as_ptr(), label.description.as_ptr());
         // SAFETY: may sleep, as the argument proves; context and parent exist by the invariant, and
         // both texts are copied. `handle` is called with `leaf` until the context is freed, and the

@@ -1,10 +1,9 @@
 //! Multicast: every port is a member of every group, and each change is a difference.
 
-use alloc::boxed::Box;
 use core::net::IpAddr;
 
 use crate::limits::LaggLimits;
-use crate::storage::{OutOfMemory, Slab, WorkQueue, boxed};
+use crate::storage::{Fixed, OutOfMemory, Slab, WorkQueue};
 use crate::wire::{BroadcastGroup, LinkAddress};
 
 use super::Lagg;
@@ -17,7 +16,7 @@ use super::port::PortId;
 pub(super) struct Groups {
     slots: Slab<Group>,
     /// One row of ports for each group.
-    memberships: Box<[Membership]>,
+    memberships: Fixed<Membership>,
     /// Memberships to look at.
     work: WorkQueue,
     ports_max: u32,
@@ -59,7 +58,7 @@ impl Groups {
         let len = ports_max.saturating_mul(groups_max);
         Ok(Self {
             slots: Slab::new(groups_max)?,
-            memberships: boxed(len, || Membership::Apart)?,
+            memberships: Fixed::new(len, || Membership::Apart)?,
             work: WorkQueue::new(len)?,
             ports_max,
         })

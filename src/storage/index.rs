@@ -1,8 +1,6 @@
 //! From a key to a place: an open-addressed hash table of fixed size.
 
-use alloc::boxed::Box;
-
-use super::{OutOfMemory, boxed};
+use super::{Fixed, OutOfMemory};
 
 /// Maps hashes to places. It holds no keys: the caller compares, so that a probe that misses
 /// touches this table alone.
@@ -10,7 +8,7 @@ use super::{OutOfMemory, boxed};
 /// The table has at least twice as many cells as places, so probes are short and a search ends.
 #[derive(Debug)]
 pub(crate) struct Index {
-    cells: Box<[Option<Cell>]>,
+    cells: Fixed<Option<Cell>>,
     mask: usize,
     seed: u64,
 }
@@ -25,7 +23,7 @@ impl Index {
     /// An index over `places` places. The seed keeps peers from choosing addresses that collide.
     pub(crate) fn new(places: u32, seed: u64) -> Result<Self, OutOfMemory> {
         let len = places.saturating_mul(2).max(2).checked_next_power_of_two().ok_or(OutOfMemory)?;
-        Ok(Self { cells: boxed(len, || None)?, mask: len as usize - 1, seed })
+        Ok(Self { cells: Fixed::new(len, || None)?, mask: len as usize - 1, seed })
     }
 
     /// The place under `key` for which `is_it` says so.

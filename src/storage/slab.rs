@@ -1,13 +1,11 @@
 //! Places for a fixed number of values.
 
-use alloc::boxed::Box;
-
-use super::{OutOfMemory, boxed};
+use super::{Fixed, OutOfMemory};
 
 /// A table of places, each vacant or taken. A place keeps its number as long as it is taken.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    places: Box<[Place<T>]>,
+    places: Fixed<Place<T>>,
     vacant: Option<u32>,
     taken: u32,
 }
@@ -21,7 +19,7 @@ enum Place<T> {
 impl<T> Slab<T> {
     pub(crate) fn new(len: u32) -> Result<Self, OutOfMemory> {
         let mut position = 0;
-        let places = boxed(len, || {
+        let places = Fixed::new(len, || {
             position += 1;
             Place::Vacant { next: (position < len).then_some(position) }
         })?;

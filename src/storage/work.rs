@@ -1,15 +1,13 @@
 //! Objects that have something to do, each at most once.
 
-use alloc::boxed::Box;
-
-use super::{OutOfMemory, boxed};
+use super::{Fixed, OutOfMemory};
 
 /// A first-in, first-out queue of small numbers in which each stands at most once, so that it
 /// cannot overflow.
 #[derive(Debug)]
 pub(crate) struct WorkQueue {
-    ring: Box<[u32]>,
-    is_queued: Box<[bool]>,
+    ring: Fixed<u32>,
+    is_queued: Fixed<bool>,
     head: usize,
     len: usize,
 }
@@ -18,8 +16,8 @@ impl WorkQueue {
     /// For the numbers below `objects`.
     pub(crate) fn new(objects: u32) -> Result<Self, OutOfMemory> {
         Ok(Self {
-            ring: boxed(objects, || 0)?,
-            is_queued: boxed(objects, || false)?,
+            ring: Fixed::new(objects, || 0)?,
+            is_queued: Fixed::new(objects, || false)?,
             head: 0,
             len: 0,
         })

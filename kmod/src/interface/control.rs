@@ -2,7 +2,8 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
 
 use ipoib_rs::ib::Mgid;
 use ipoib_rs::interface::{Mode, PortEvent};
@@ -28,6 +29,8 @@ impl sync::Level for GroupsLevel {
 #[derive(Debug)]
 pub(super) struct Control {
     interface: Arc<Interface>,
+    /// Signals whose cause could not be looked at: the adapter did not say what its port is.
+    again: AtomicU32,
     /// Room for the list of groups.
     groups: Mutex<GroupsLevel, Vec<[u8; LINK_ADDRESS_BYTES]>>,
 }
@@ -37,7 +40,7 @@ impl Control {
         let mut groups = Vec::new();
         let len = interface.hardware.limits.groups_max as usize;
         groups.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
-        Ok(Self { interface, groups: Mutex::new(groups)? })
+        Ok(Self { interface, again: AtomicU32::new(0), groups: Mutex::new(groups)? })
     }
 
     /// The groups that the stack wants. Those beyond the table of the core could not be joined, and
@@ -65,13 +68,13 @@ impl Control {
     #[inline(never)]
     fn look_at(&self, signals: u32, may_sleep: &mut MaySleep) {
         let interface = &self.interface;
-        for (position, event) in (0..).zip(PORT_EVENTS) {
-            if signals & signals::PORT_EVENT_FIRST << position != 0 {
-                interface.update_port(event, may_sleep);
+        let of_port = (0..).zip(PORT_EVENTS);
+        let of_port = of_port.map(|(at, event)| (signals::PORT_EVENT_FIRST << at, event));
+        let changed = (signals::PORT_CHANGED, PortEvent::PortActive);
+        for (signal, event) in of_port.chain([changed]) {
+            if signals & signal != 0 && interface.update_port(event, may_sleep).is_err() {
+                self.again.fetch_or(signal, Ordering::Relaxed);
             }
-        }
-        if signals & signals::PORT_CHANGED != 0 {
-            interface.update_port(PortEvent::PortActive, may_sleep);
         }
         if signals & signals::GROUPS_CHANGED != 0 {
             interface.update_broadcast(may_sleep);
@@ -90,24 +93,30 @@ impl Work for Control {
     fn run(&self, may_sleep: &mut MaySleep) {
         let interface = &self.interface;
         loop {
-            let signals = interface.take_signals();
+            let signals = interface.take_signals() | self.again.swap(0, Ordering::Relaxed);
             self.look_at(signals, may_sleep);
             // It is never too early for the timer.
             interface.pump(may_sleep);
             if !interface.has_signals() {
-                return;
+                break;
             }
+        }
+        if self.again.load(Ordering::Relaxed) != 0 {
+            // No event says when the adapter can be asked again. The timer of the core may be a
+            // little late for it.
+            interface.control.wake_at(time::now() + PORT_RETRY);
         }
     }
 }
 
+/// How long an adapter is left alone that did not say what its port is.
+const PORT_RETRY: Duration = Duration::from_millis(100);
+
 impl Interface {
     #[inline(never)]
-    fn update_port(&self, event: PortEvent, may_sleep: &mut MaySleep) {
+    fn update_port(&self, event: PortEvent, may_sleep: &mut MaySleep) -> Result<(), Errno> {
         let Hardware { port, partition, .. } = &self.hardware;
-        let Ok(attributes) = port.attributes(*partition, may_sleep) else {
-            return;
-        };
+        let attributes = port.attributes(*partition, may_sleep)?;
         // What it was when the link was last up stays.
         if attributes.is_active
             && let Ok(rate) = port.bits_per_second(may_sleep)
@@ -116,6 +125,7 @@ impl Interface {
         }
         let now = time::now();
         self.feed(may_sleep, |core, path| core.handle_port_event(now, event, &attributes, path));
+        Ok(())
     }
 
     /// IBA 10.3.1: a datagram that cannot be sent stops the send queue, and what is posted behind

@@ -320,6 +320,10 @@ impl Receives {
 fn filled<T>(len: u32, mut value: impl FnMut() -> T) -> Result<Vec<T>, Errno> {
     let mut values = Vec::new();
     values.try_reserve_exact(len as usize).map_err(|_| Errno::ENOMEM)?;
+    // So the compiler knows that what follows takes no more memory: it could not fail.
+    if values.capacity() < len as usize {
+        return Err(Errno::ENOMEM);
+    }
     values.extend((0..len).map(|_| value()));
     Ok(values)
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use sys_bindings as sys;
 
 use crate::mbuf::{moved, packet, packet_of};
-use crate::memory;
+use crate::{check, memory, ofed};
 
 /// Bytes of a segment: a page.
 const SEGMENT_BYTES: usize = 4096;
@@ -49,18 +49,20 @@ unsafe fn map(
     max: u32,
     count: *mut u32,
 ) -> c_int {
+    let _inside = memory::inside();
     // SAFETY: as the caller says.
     let packet = unsafe { packet_of(chain) };
     let pieces = packet.bytes.len().div_ceil(segment_bytes);
     if memory::is_exhausted() || pieces > max as usize {
         return sys::ENOMEM.cast_signed();
     }
-    assert!(!packet.is_mapped, "a packet is mapped twice");
+    check!(!packet.is_mapped, "a packet is mapped twice");
     packet.is_mapped = true;
-    let address = packet.bytes.as_ptr() as u64;
+    // The adapter reads and writes there.
+    let address = packet.bytes.as_mut_ptr().expose_provenance() as u64;
     for (place, piece) in packet.bytes.chunks(segment_bytes).enumerate() {
         let segment = sys::kpi_segment {
-            address: piece.as_ptr() as u64,
+            address: address + (place * segment_bytes) as u64,
             bytes: u32::try_from(piece.len()).expect("a short segment"),
             lkey,
         };
@@ -77,12 +79,15 @@ unsafe fn map(
 ///
 /// `segments` are those of a packet that is mapped.
 unsafe fn unmap(segments: *const sys::kpi_segment, count: u32) {
-    assert!(count > 0, "nothing is mapped");
+    check!(count > 0, "nothing is mapped");
     // SAFETY: as the caller says.
     let address = unsafe { (*segments).address };
+    check!(!ofed::is_posted(address), "a packet is unmapped that the adapter may use");
+    let _inside = memory::inside();
     let mut mappings = MAPPINGS.lock().unwrap();
     let place = mappings.iter().position(|mapping| mapping.address == address);
-    let mapping = mappings.swap_remove(place.expect("a packet that is mapped"));
+    check!(place.is_some(), "a packet is unmapped that is not mapped");
+    let mapping = mappings.swap_remove(place.unwrap_or_default());
     // SAFETY: mapped, so not freed.
     unsafe { packet_of(mapping.chain) }.is_mapped = false;
 }
@@ -128,7 +133,9 @@ unsafe extern "C" fn rust_helper_dma_map_receive(
     if memory::is_exhausted() {
         return sys::ENOMEM.cast_signed();
     }
-    let made = packet(&vec![0; bytes as usize]);
+    let _inside = memory::inside();
+    // Not 0: nobody may take it for something.
+    let made = packet(&vec![0xa5; bytes as usize]);
     // SAFETY: as kpi/c says; the packet is new.
     unsafe {
         let error = map(lkey, made, SEGMENT_BYTES, segments, max, count);
@@ -155,7 +162,7 @@ unsafe extern "C" fn rust_helper_dma_unmap_receive(
 unsafe extern "C" fn rust_helper_dma_cut_chain(chain: *mut sys::mbuf, bytes: u32) {
     // SAFETY: as kpi/c says.
     let packet = unsafe { packet_of(chain) };
-    assert!(!packet.is_mapped, "a packet is cut that the adapter may use");
+    check!(!packet.is_mapped, "a packet is cut that the adapter may use");
     packet.bytes.truncate(bytes as usize);
 }
 

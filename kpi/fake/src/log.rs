@@ -3,6 +3,8 @@
 use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
 
+use crate::memory;
+
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// The lines since the last call.
@@ -12,6 +14,7 @@ pub fn take_lines() -> Vec<String> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rust_helper_log(_level: c_int, text: *const c_char, length: c_int) {
+    let _inside = memory::inside();
     // SAFETY: the text has that length.
     let line = unsafe { text_of(text, length) };
     LINES.lock().unwrap_or_else(PoisonError::into_inner).push(line);
@@ -20,8 +23,8 @@ unsafe extern "C" fn rust_helper_log(_level: c_int, text: *const c_char, length:
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rust_helper_panic(text: *const c_char, length: c_int) -> ! {
     // SAFETY: the text has that length.
-    eprintln!("panic: {}", unsafe { text_of(text, length) });
-    std::process::abort()
+    let text = unsafe { text_of(text, length) };
+    crate::panic(format_args!("panic: {text}"))
 }
 
 unsafe fn text_of(text: *const c_char, length: c_int) -> String {

@@ -2,10 +2,11 @@
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sys_bindings as sys;
 
-use crate::memory;
+use crate::{check, memory};
 
 #[derive(Default)]
 pub(crate) struct FakePacket {
@@ -16,9 +17,30 @@ pub(crate) struct FakePacket {
     pub(crate) is_mapped: bool,
 }
 
+/// Packets that exist.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// How many packets there are, whoever has them.
+pub fn count() -> usize {
+    COUNT.load(Ordering::SeqCst)
+}
+
 /// A packet with these bytes, which the caller owns.
 pub fn packet(bytes: &[u8]) -> *mut sys::mbuf {
+    let _inside = memory::inside();
+    COUNT.fetch_add(1, Ordering::SeqCst);
     raw(FakePacket { bytes: bytes.to_vec(), ..FakePacket::default() })
+}
+
+/// The bytes of a packet, which is freed.
+pub(crate) unsafe fn take(chain: *mut sys::mbuf) -> Vec<u8> {
+    let _inside = memory::inside();
+    // SAFETY: as the caller says: the only reference to a packet.
+    unsafe {
+        let bytes = packet_of(chain).bytes.clone();
+        rust_helper_mbuf_free(chain);
+        bytes
+    }
 }
 
 fn raw(packet: FakePacket) -> *mut sys::mbuf {
@@ -34,11 +56,12 @@ pub(crate) unsafe fn packet_of<'a>(chain: *const sys::mbuf) -> &'a mut FakePacke
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rust_helper_mbuf_free(chain: *mut sys::mbuf) {
+pub(crate) unsafe extern "C" fn rust_helper_mbuf_free(chain: *mut sys::mbuf) {
     // SAFETY: the only reference to a packet.
     let packet = unsafe { Box::from_raw(chain.cast::<FakePacket>()) };
-    assert!(packet.next.is_none(), "a packet is freed with the next one");
-    assert!(!packet.is_mapped, "a packet is freed that the adapter may use");
+    COUNT.fetch_sub(1, Ordering::SeqCst);
+    check!(packet.next.is_none(), "a packet is freed with the next one");
+    check!(!packet.is_mapped, "a packet is freed that the adapter may use");
 }
 
 #[unsafe(no_mangle)]
@@ -69,6 +92,7 @@ unsafe extern "C" fn rust_helper_mbuf_prepend(
     if memory::is_exhausted() {
         return sys::ENOMEM.cast_signed();
     }
+    let _inside = memory::inside();
     // SAFETY: see above; there are that many bytes.
     unsafe {
         let front = std::slice::from_raw_parts(bytes, length as usize);
@@ -98,6 +122,7 @@ unsafe extern "C" fn rust_helper_mbuf_fragment(
     // SAFETY: see above; there are that many bytes of header.
     let (packet, header) =
         unsafe { (packet_of(chain), std::slice::from_raw_parts(header, header_length as usize)) };
+    let _inside = memory::inside();
     let payload = &packet.bytes[offset as usize..][..length as usize];
     self::packet(&[header, payload].concat())
 }
@@ -144,6 +169,7 @@ unsafe extern "C" fn rust_helper_mbuf_set_note(chain: *mut sys::mbuf, note: u64)
 /// The packet at another place, as it may be after every call that is given its place: who uses the
 /// old one is found out.
 pub(crate) unsafe fn moved(chain: *mut sys::mbuf) -> *mut sys::mbuf {
+    let _inside = memory::inside();
     // SAFETY: as the caller says.
     raw(*unsafe { Box::from_raw(chain.cast::<FakePacket>()) })
 }

@@ -1,5 +1,6 @@
 //! Mutexes and epochs, with what WITNESS would say.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ffi::c_char;
@@ -7,22 +8,53 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use sys_bindings as sys;
 
-use crate::{memory, string};
+use crate::{check, memory, string};
 
-struct FakeMutex {
-    name: String,
+pub(crate) struct FakeMutex {
+    name: Cow<'static, str>,
     is_held: Mutex<bool>,
     released: Condvar,
 }
 
-thread_local! {
-    /// The names of the mutexes that this thread holds, in the order in which it locked them.
-    static HELD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-    static EPOCHS: Cell<u32> = const { Cell::new(0) };
+impl FakeMutex {
+    pub(crate) const fn new(name: Cow<'static, str>) -> Self {
+        Self { name, is_held: Mutex::new(false), released: Condvar::new() }
+    }
+
+    pub(crate) fn lock(&self) {
+        let _inside = memory::inside();
+        HELD.with_borrow(|held| witness(held, &self.name));
+        let mut is_held = self.is_held.lock().unwrap();
+        while *is_held {
+            is_held = self.released.wait(is_held).unwrap();
+        }
+        *is_held = true;
+        HELD.with_borrow_mut(|held| held.push(self.name.clone()));
+    }
+
+    pub(crate) fn unlock(&self) {
+        HELD.with_borrow_mut(|held| {
+            let place = held.iter().rposition(|name| *name == self.name);
+            check!(place.is_some(), "{} is unlocked by a thread that does not hold it", self.name);
+            held.remove(place.unwrap_or_default());
+        });
+        *self.is_held.lock().unwrap() = false;
+        self.released.notify_one();
+    }
 }
 
+thread_local! {
+    /// The names of the mutexes that this thread holds, in the order in which it locked them.
+    static HELD: RefCell<Vec<Cow<'static, str>>> = const { RefCell::new(Vec::new()) };
+    static EPOCHS: Cell<u32> = const { Cell::new(0) };
+    /// Callbacks in which nobody may sleep.
+    static ATOMIC: Cell<u32> = const { Cell::new(0) };
+}
+
+type Order = (String, String);
+
 /// Orders that were seen: the second was locked while the first was held.
-static ORDERS: Mutex<BTreeSet<(String, String)>> = Mutex::new(BTreeSet::new());
+static ORDERS: Mutex<BTreeSet<Order>> = Mutex::new(BTreeSet::new());
 
 /// Whether this thread holds a mutex.
 pub fn holds_mutex() -> bool {
@@ -36,8 +68,32 @@ pub fn is_in_epoch() -> bool {
 
 /// To be called by everything that may sleep.
 pub(crate) fn assert_may_sleep(what: &str) {
-    HELD.with_borrow(|held| assert!(held.is_empty(), "{what} sleeps with {held:?} held"));
-    assert!(!is_in_epoch(), "{what} sleeps in an epoch");
+    HELD.with_borrow(|held| check!(held.is_empty(), "{what} sleeps with {held:?} held"));
+    check!(!is_in_epoch(), "{what} sleeps in an epoch");
+    check!(ATOMIC.get() == 0, "{what} sleeps in a callback that must not");
+}
+
+/// Runs code of a driver in which it may sleep.
+pub(crate) fn call<R>(driver: impl FnOnce() -> R) -> R {
+    let result = memory::kernel(driver);
+    HELD.with_borrow(|held| check!(held.is_empty(), "a callback returns with {held:?} held"));
+    result
+}
+
+/// Runs code of a driver that must not sleep.
+pub(crate) fn call_atomic<R>(driver: impl FnOnce() -> R) -> R {
+    ATOMIC.set(ATOMIC.get() + 1);
+    let result = call(driver);
+    ATOMIC.set(ATOMIC.get() - 1);
+    result
+}
+
+/// Runs code of a driver in the net epoch.
+pub(crate) fn call_in_epoch<R>(driver: impl FnOnce() -> R) -> R {
+    EPOCHS.set(EPOCHS.get() + 1);
+    let result = call(driver);
+    EPOCHS.set(EPOCHS.get() - 1);
+    result
 }
 
 #[unsafe(no_mangle)]
@@ -45,12 +101,9 @@ unsafe extern "C" fn rust_helper_mtx_create(name: *const c_char) -> *mut sys::mt
     if memory::is_exhausted() {
         return std::ptr::null_mut();
     }
-    let mutex = FakeMutex {
-        // SAFETY: a name.
-        name: unsafe { string(name) },
-        is_held: Mutex::new(false),
-        released: Condvar::new(),
-    };
+    let _inside = memory::inside();
+    // SAFETY: a name.
+    let mutex = FakeMutex::new(Cow::Owned(unsafe { string(name) }));
     Box::into_raw(Box::new(mutex)).cast()
 }
 
@@ -58,32 +111,21 @@ unsafe extern "C" fn rust_helper_mtx_create(name: *const c_char) -> *mut sys::mt
 unsafe extern "C" fn rust_helper_mtx_destroy(mutex: *mut sys::mtx) {
     // SAFETY: from `rust_helper_mtx_create`, and not used any more.
     let mutex = unsafe { Box::from_raw(mutex.cast::<FakeMutex>()) };
-    assert!(!*mutex.is_held.lock().unwrap(), "{} is destroyed while it is held", mutex.name);
+    check!(!*mutex.is_held.lock().unwrap(), "{} is destroyed while it is held", mutex.name);
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rust_helper_mtx_lock(mutex: *mut sys::mtx) {
     // SAFETY: from `rust_helper_mtx_create`, and not destroyed.
     let mutex = unsafe { &*mutex.cast::<FakeMutex>() };
-    HELD.with_borrow(|held| witness(held, &mutex.name));
-    let mut is_held = mutex.is_held.lock().unwrap();
-    while *is_held {
-        is_held = mutex.released.wait(is_held).unwrap();
-    }
-    *is_held = true;
-    HELD.with_borrow_mut(|held| held.push(mutex.name.clone()));
+    mutex.lock();
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rust_helper_mtx_unlock(mutex: *mut sys::mtx) {
     // SAFETY: from `rust_helper_mtx_create`, and not destroyed.
     let mutex = unsafe { &*mutex.cast::<FakeMutex>() };
-    HELD.with_borrow_mut(|held| {
-        let place = held.iter().rposition(|name| *name == mutex.name);
-        held.remove(place.expect("the thread holds it"));
-    });
-    *mutex.is_held.lock().unwrap() = false;
-    mutex.released.notify_one();
+    mutex.unlock();
 }
 
 #[unsafe(no_mangle)]
@@ -97,12 +139,12 @@ extern "C" fn rust_helper_net_epoch_exit(_tracker: *mut sys::epoch_tracker) {
 }
 
 /// Mutexes of one name are one place in the order, as they are for WITNESS.
-fn witness(held: &[String], name: &String) {
-    assert!(!held.contains(name), "{name} is locked twice");
+fn witness(held: &[Cow<'static, str>], name: &str) {
+    check!(held.iter().all(|other| other != name), "{name} is locked twice");
     let mut orders = ORDERS.lock().unwrap_or_else(PoisonError::into_inner);
     for outer in held {
-        let opposite = (name.clone(), outer.clone());
-        assert!(!orders.contains(&opposite), "{name} is locked after {outer}, and before it");
-        orders.insert((outer.clone(), name.clone()));
+        let opposite = (name.to_owned(), outer.to_string());
+        check!(!orders.contains(&opposite), "{name} is locked after {outer}, and before it");
+        orders.insert((outer.to_string(), name.to_owned()));
     }
 }

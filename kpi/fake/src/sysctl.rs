@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sys_bindings as sys;
 use sys_bindings::{kpi_sysctl_kind as kind, kpi_sysctl_root as root};
 
-use crate::{memory, string, sync};
+use crate::{check, memory, string, sync, trace};
 
 type Handler = unsafe extern "C" fn(
     *mut sys::sysctl_oid,
@@ -101,14 +101,14 @@ fn request(name: &str, wanted: kind::Type, change: Option<Vec<u8>>) -> Result<Ve
     let Object::Leaf { kind, is_writable, handler, argument } = object else {
         return Err(sys::EISDIR.cast_signed());
     };
-    assert_eq!(kind, wanted, "{name} has another type");
+    check!(kind == wanted, "{name} has another type");
     if change.is_some() && !is_writable {
         return Err(sys::EPERM.cast_signed());
     }
     let mut request = Request { shown: Vec::new(), change };
     let pointer = (&raw mut request).cast();
     // SAFETY: the argument is that of the leaf, which tests read while it is there.
-    match unsafe { handler(null_mut(), argument.0, 0, pointer) } {
+    match sync::call(|| unsafe { handler(null_mut(), argument.0, 0, pointer) }) {
         0 => Ok(request.shown),
         error => Err(error),
     }
@@ -119,12 +119,15 @@ extern "C" fn rust_helper_sysctl_ctx_create() -> *mut sys::sysctl_ctx_list {
     if memory::is_exhausted() {
         return null_mut();
     }
+    let _inside = memory::inside();
     Box::into_raw(Box::<Context>::default()).cast()
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rust_helper_sysctl_ctx_free(context: *mut sys::sysctl_ctx_list) {
     sync::assert_may_sleep("sysctl_ctx_free");
+    let _inside = memory::inside();
+    trace::note("sysctl_ctx_free");
     // SAFETY: from `rust_helper_sysctl_ctx_create`, and not used any more.
     let Context(oids) = *unsafe { Box::from_raw(context.cast::<Context>()) };
     let mut objects = objects();
@@ -132,7 +135,7 @@ unsafe extern "C" fn rust_helper_sysctl_ctx_free(context: *mut sys::sysctl_ctx_l
         // SAFETY: from the box of `add`, and not used any more.
         let Oid(name) = *unsafe { Box::from_raw(oid) };
         let is_child = |other: &String| other.starts_with(&format!("{name}."));
-        assert!(!objects.keys().any(is_child), "{name} goes before what hangs on it");
+        check!(!objects.keys().any(is_child), "{name} goes before what hangs on it");
         objects.remove(&name);
     }
 }
@@ -144,10 +147,11 @@ unsafe extern "C" fn rust_helper_sysctl_add_root(
     name: *const c_char,
     _description: *const c_char,
 ) -> *mut sys::sysctl_oid {
+    let _inside = memory::inside();
     let top = match place {
         root::KPI_SYSCTL_HW => "hw",
         root::KPI_SYSCTL_NET_LINK => "net.link",
-        other => panic!("there is no root {other}"),
+        other => crate::panic(format_args!("there is no root {other}")),
     };
     // SAFETY: as kpi/c says.
     unsafe { add(context, &format!("{top}.{}", string(name)), Object::Node) }
@@ -160,6 +164,7 @@ unsafe extern "C" fn rust_helper_sysctl_add_node(
     name: *const c_char,
     _description: *const c_char,
 ) -> *mut sys::sysctl_oid {
+    let _inside = memory::inside();
     // SAFETY: as kpi/c says.
     unsafe { add(context, &below(parent, name), Object::Node) }
 }
@@ -175,6 +180,7 @@ unsafe extern "C" fn rust_helper_sysctl_add_leaf(
     handler: Option<Handler>,
     argument: *mut c_void,
 ) -> *mut sys::sysctl_oid {
+    let _inside = memory::inside();
     let leaf = Object::Leaf {
         kind,
         is_writable: is_writable != 0,
@@ -222,6 +228,7 @@ unsafe extern "C" fn rust_helper_sysctl_show_number(
     request: *mut sys::sysctl_req,
     number: u64,
 ) -> c_int {
+    let _inside = memory::inside();
     // SAFETY: see above.
     unsafe { request_of(request) }.shown.extend(number.to_ne_bytes());
     0
@@ -267,6 +274,7 @@ extern "C" fn rust_helper_sysctl_text_begin(request: *mut sys::sysctl_req) -> *m
     if memory::is_exhausted() {
         return null_mut();
     }
+    let _inside = memory::inside();
     Box::into_raw(Box::new(request)).cast()
 }
 
@@ -281,6 +289,7 @@ unsafe extern "C" fn rust_helper_sysctl_text_append(
         let request = *sbuf.cast::<*mut sys::sysctl_req>();
         (request_of(request), std::slice::from_raw_parts(text.cast::<u8>(), length))
     };
+    let _inside = memory::inside();
     request.shown.extend(text);
     0
 }

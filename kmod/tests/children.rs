@@ -1,0 +1,51 @@
+//! Interfaces of vlan(4) that become members of a partition.
+
+mod common;
+
+use common::{IPV4, Machine, NEIGHBOR, ipv4};
+use fake_kernel::{ifnet, log, sysctl};
+
+#[test]
+fn a_child_is_an_interface_of_its_own_partition() {
+    let (machine, hca) = Machine::start_up();
+    let child = ifnet::add_child("ib0", 0x123).expect("the port has that key");
+    machine.settle();
+    let state = ifnet::state(&child).expect("it is there");
+    assert!(state.is_link_up);
+    assert_eq!(state.broadcast[8..10], [0x81, 0x23]);
+    machine.stack.take_sent();
+    ifnet::transmit(&child, &NEIGHBOR, IPV4, &ipv4(100));
+    machine.settle();
+    let sent = machine.stack.take_sent();
+    assert_eq!(sent.len(), 1);
+    assert_ne!(sent[0].qpn, machine.datagrams(0).qpn);
+    assert!(sysctl::read_text("net.link.ipoib.ib0_8123.state").is_ok());
+    ifnet::remove_child("ib0", 0x123);
+    assert_eq!(ifnet::names(), ["ib0", "ib1"]);
+    assert!(sysctl::names("net.link.ipoib.ib0_8123").is_empty());
+    hca.remove();
+    machine.stop();
+}
+
+#[test]
+fn the_partition_of_the_port_has_no_child() {
+    let (machine, hca) = Machine::start_up();
+    log::take_lines();
+    assert_eq!(ifnet::add_child("ib0", 0x7fff), None);
+    let lines = log::take_lines();
+    assert!(lines.iter().any(|line| line.contains("is that of the interface itself")), "{lines:?}");
+    hca.remove();
+    machine.stop();
+}
+
+#[test]
+fn children_go_with_their_port() {
+    let (machine, hca) = Machine::start_up();
+    ifnet::add_child("ib0", 0x123);
+    ifnet::add_child("ib1", 0x123);
+    machine.settle();
+    assert_eq!(ifnet::names(), ["ib0", "ib0.0123", "ib1", "ib1.0123"]);
+    hca.remove();
+    assert_eq!(ifnet::names(), [""; 0]);
+    machine.stop();
+}
