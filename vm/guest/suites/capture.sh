@@ -83,8 +83,6 @@ knows() {
     [ -n "$(known_address)" ] && [ "$(known_address)" = "$(own_address)" ]
 }
 
-on 1 ndp -an >/dev/console
-on 0 ifconfig ib0 >/dev/console
 expect "what a neighbour knows is the address" knows
 # Without it, options have the form of FreeBSD; both forms are understood.
 sysctl net.link.ipoib.ib0.normalize_nd=0 >/dev/null
@@ -92,9 +90,11 @@ forget
 capture raw IPOIB
 expect "tcpdump captures, raw" within 10 is_capturing raw
 on 0 ndp -c >/dev/null 2>&1
-on 0 ping -c 3 -i 0.2 -q "$(address6 1)" >/dev/null 2>&1
-on 1 ndp -an >/dev/console
-expect "a neighbour understands the form of FreeBSD as well" knows
+on 0 ping -c 3 -i 0.2 -q "$(address6 1)" >/dev/null 2>&1 &
+pings=$!
+# Soon: it finds out that it is not answered.
+expect "a neighbour understands the form of FreeBSD as well" within 5 knows
+wait "$pings"
 end_captures
 keep /tmp/raw.pcap
 refuse "but the stack itself does not understand that of the RFC" "100.0% packet loss" \
