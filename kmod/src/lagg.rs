@@ -227,6 +227,7 @@ impl Lagg {
                 address,
                 broadcast: address,
                 bits_per_second: 0,
+                has_checksums: false,
             },
             front.clone(),
             may_sleep,

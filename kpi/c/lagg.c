@@ -340,6 +340,9 @@ kpi_lagg_control(struct kpi_ifnet *lagg, u_long command, caddr_t data)
 		return (kpi_lagg_change(lagg, KPI_LAGG_ADD_PORT, data));
 	case SIOCSLAGGDELPORT:
 		return (kpi_lagg_change(lagg, KPI_LAGG_REMOVE_PORT, data));
+	case SIOCSIFCAP:
+		/* A lagg can do what its ports do. */
+		return (EINVAL);
 	case SIOCSIFFLAGS:
 		error = kpi_if_control(lagg, command, data);
 		lagg->lagg->flags_changed(lagg->driver);
@@ -373,7 +376,11 @@ kpi_lagg_port_ioctl(if_t ifp, u_long command, caddr_t data)
 	} else
 		ioctl = port->ioctl;
 	NET_EPOCH_EXIT(et);
-	return (ioctl == NULL ? error : ioctl(ifp, command, data));
+	if (ioctl != NULL)
+		error = ioctl(ifp, command, data);
+	if (command == SIOCSIFCAP)
+		kpi_lagg_changed(ifp);
+	return (error);
 }
 
 /* A port sends what has a link header already; all else is for the lagg. */
