@@ -45,7 +45,9 @@ impl Module {
         let laggs = Laggs::new(naming, &interfaces, may_sleep)?;
         let adapters: Box<dyn Client> = try_box(Adapters::new(settings, interfaces)?)?;
         let registration = Registration::new(adapters, may_sleep)?;
-        naming.claim(may_sleep)?;
+        // The driver of the base system is refused as long as no port is left to it.
+        let stock = settings.drives_all().then_some(c"ipoib");
+        kpi::module::claim(naming.names().iter().copied().chain(stock), may_sleep)?;
         Ok(Self { _laggs: laggs, _registration: registration, _tunables: tunables })
     }
 }

@@ -128,10 +128,15 @@ impl Settings {
         Ok(tree)
     }
 
+    /// Whether every HCA gets interfaces.
+    pub(crate) fn drives_all(&self) -> bool {
+        self.devices.as_str().is_empty()
+    }
+
     /// Whether an HCA gets interfaces.
     pub(crate) fn drives(&self, device: &str) -> bool {
         let names = self.devices.as_str();
-        names.is_empty() || names.split(',').any(|name| name.trim() == device)
+        self.drives_all() || names.split(',').any(|name| name.trim() == device)
     }
 }
 

@@ -21,12 +21,15 @@ pub fn is_loaded(name: &CStr, _may_sleep: &MaySleep) -> bool {
 /// # Errors
 ///
 /// One of them is taken. None is then.
-pub fn claim(names: &[&CStr], _may_sleep: &MaySleep) -> Result<(), Errno> {
-    for (position, name) in names.iter().enumerate() {
+pub fn claim<'n>(
+    names: impl Iterator<Item = &'n CStr> + Clone,
+    _may_sleep: &MaySleep,
+) -> Result<(), Errno> {
+    for (position, name) in names.clone().enumerate() {
         // SAFETY: may sleep, as the argument proves; the name is copied.
         let claimed = Errno::result(unsafe { sys::rust_helper_module_claim(name.as_ptr()) });
         if claimed.is_err() {
-            for name in names.iter().take(position) {
+            for name in names.take(position) {
                 // SAFETY: as above; it was claimed just now, and is given back once.
                 unsafe { sys::rust_helper_module_unclaim(name.as_ptr()) };
             }

@@ -68,17 +68,13 @@ impl Naming {
         }
     }
 
-    /// Takes the names of the module that would bring laggs of its own: ifconfig(8) loads nothing
-    /// when it finds them, and nobody else can. It is the last thing of loading.
-    ///
-    /// # Errors
-    ///
-    /// They are taken.
-    pub(crate) fn claim(self, may_sleep: &MaySleep) -> Result<(), kpi::errno::Errno> {
+    /// The names of the module that would bring laggs of its own, for [`kpi::module::claim`]:
+    /// ifconfig(8) loads nothing when it finds them, and nobody else can.
+    pub(crate) const fn names(self) -> &'static [&'static core::ffi::CStr] {
         match self {
-            Self::Lagg => kpi::module::claim(&[c"lagg", c"if_lagg"], may_sleep),
-            Self::Iblagg => kpi::module::claim(&[c"iblagg"], may_sleep),
-            Self::Off => Ok(()),
+            Self::Lagg => &[c"lagg", c"if_lagg"],
+            Self::Iblagg => &[c"iblagg"],
+            Self::Off => &[],
         }
     }
 }

@@ -67,6 +67,13 @@ else
     refuse "the message names the stock driver" "^ipoib_rs: .*kldunload ipoib" kldload "$module"
     expect "the stock driver still unloads" kldunload ipoib
     expect "loads after the stock driver" load_and_unload
+    kldload "$module"
+    refuse "the stock driver is refused beside it" "already loaded" kldload "$stock"
+    refuse "the kernel names the file" "cannot register ipoib from ipoib.ko.*ipoib_rs.ko" \
+        kldload "$stock"
+    expect "it still unloads" kldunload ipoib_rs
+    expect "the stock driver loads after it" kldload "$stock"
+    expect "and unloads" kldunload ipoib
 fi
 
 if [ -f "$foreign" ]; then
