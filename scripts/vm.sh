@@ -13,7 +13,8 @@
 #                   base system; or with --suite, those of them. Prints a table of both
 #   --time SECONDS  the limit for one suite (default: the suite's own, or 600)
 #   --set NAME=VALUE  an option of a suite, such as seed=7; may be given again
-#   --out DIR       consoles and results are kept here (default: target/vm)
+#   --out DIR       consoles and results are kept here (default: target/vm), and files that a
+#                   suite keeps, as SUITE.NAME
 #
 # Every suite runs in a machine of its own. Prints a line for each check, and at the end "N passed,
 # N failed, N skipped", and ", N observed" if checks were made of the driver of the base system only
@@ -40,9 +41,10 @@ PANIC_SECONDS=10
 
 # What a suite may use. The first ones are needed by every suite.
 PROGRAMS_NEEDED="init sh cat echo test [ mount ifconfig kenv dmesg grep tail reboot"
-PROGRAMS="arp awk cmp cut date dd diff expr head id jail jexec jls kill kldload kldstat kldunload
-    ln ls md5 mkdir mv nc ndp netstat pgrep ping pkill printf ps rm route sed seq sha256 sleep sort
-    stty sync sysctl tcpdump timeout top touch tr traceroute true umount uname uniq vmstat wc xargs"
+PROGRAMS="arp awk basename cmp cut date dd diff expr head id jail jexec jls kill kldload kldstat
+    kldunload ln ls md5 mkdir mv nc ndp netstat pgrep ping pkill printf ps rm route sed seq sha256
+    sleep sort stty sync sysctl tcpdump timeout top touch tr traceroute true umount uname uniq
+    vmstat wc xargs"
 # Modules of the kernel that suites load, if they are there.
 KERNEL_MODULES="ipoib if_infiniband if_lagg if_vlan if_epair if_bridge bridgestp"
 
@@ -301,6 +303,19 @@ run_machine() {
     machine=
 }
 
+# SUITE: the files that it kept, as SUITE.NAME. A byte is its position, from 1, and an octal number;
+# those that are 0 are left out.
+unpack_files() {
+    grep -a '^@' "$out/$1.results" | tr -d '\r' | awk '
+        $1 == "@file" { name = $2; size = $3; at = 1 }
+        $1 == "@byte" { fill($2); printf "\\0%03d", $3; at++ }
+        $1 == "@end" { fill(size + 1); print " " name }
+        function fill(end) { for (; at < end; at++) printf "\\0000" }
+    ' | while read -r unpack_bytes unpack_name; do
+        printf '%b' "$unpack_bytes" >"$out/$1.$unpack_name"
+    done
+}
+
 # Ends the machine with the script.
 machine=
 trap '[ -z "$machine" ] || kill "$machine"' EXIT
@@ -320,6 +335,10 @@ for suite in ${wanted:-$(suites)}; do
     run_machine "$suite"
     awk -f "$VM/judge.awk" -v suite="$suite" -v ended="$ended" "$results" "$console" |
         tee -a "$out/checks"
+    unpack_files "$suite"
+    if [ -x "$VM/host/$suite.sh" ]; then
+        "$VM/host/$suite.sh" "$out" | tee -a "$out/checks"
+    fi
     [ ! -s "$out/$suite.qemu" ] || sed 's/^/         | qemu: /' "$out/$suite.qemu"
 done
 if [ -n "$compare" ]; then

@@ -271,6 +271,17 @@ fn table_shows_where_two_drivers_differ() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 }
 
+#[test]
+fn commands_of_the_tutorial_are_those_that_its_suite_runs() {
+    let read = |path: &str| fs::read_to_string(repository().join(path)).unwrap();
+    let (text, suite) = (read("docs/softib.md"), read("vm/guest/suites/tutorial.sh"));
+    let shown: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("    # ")).collect();
+    let run = suite.lines().skip_while(|line| !line.ends_with("<<'END'")).skip(1);
+    let run: Vec<&str> = run.take_while(|&line| line != "END").collect();
+    assert!(shown.len() > 10, "{shown:?}");
+    assert_eq!(shown, run);
+}
+
 /// Runs `scripts/vm.sh` with programs of the base system only.
 fn vm(path: &str, arguments: &[&str]) -> Output {
     Command::new("/bin/sh")

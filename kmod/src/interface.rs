@@ -313,6 +313,7 @@ impl Interface {
                 address: core.address(),
                 broadcast: LinkAddress::multicast(broadcast.mgid()),
                 bits_per_second: rate,
+                has_checksums: hardware.port.device().attributes().checksums_datagrams,
             },
             hub.clone(),
             may_sleep,

@@ -188,6 +188,30 @@ kpi_if_set_flags(struct kpi_ifnet *interface, bool is_new)
 	sx_xunlock(&interface->flags_sx);
 }
 
+/* What the stack leaves to the adapter. */
+static void
+kpi_if_set_assist(struct kpi_ifnet *interface)
+{
+	if_t ifp = interface->ifp;
+	bool assists;
+
+	assists = interface->leaves_checksums &&
+	    (if_getcapenable(ifp) & IFCAP_TXCSUM) != 0;
+	if_sethwassist(ifp, assists ? CSUM_IP | CSUM_TCP | CSUM_UDP : 0);
+	VLAN_CAPABILITIES(ifp);
+}
+
+static void
+kpi_if_set_capabilities(struct kpi_ifnet *interface, int wanted)
+{
+	if_t ifp = interface->ifp;
+	int changed;
+
+	changed = (wanted ^ if_getcapenable(ifp)) & if_getcapabilities(ifp) &
+	    (IFCAP_HWCSUM | IFCAP_VLAN_HWCSUM);
+	if_togglecapenable(ifp, changed);
+	kpi_if_set_assist(interface);
+}
 
 int
 kpi_if_control(struct kpi_ifnet *interface, u_long command, caddr_t data)
@@ -220,6 +244,9 @@ kpi_if_control(struct kpi_ifnet *interface, u_long command, caddr_t data)
 		 */
 		memcpy(ifr->ifr_addr.sa_data, if_getlladdr(ifp),
 		    MIN(sizeof(ifr->ifr_addr.sa_data), KPI_LINK_ADDRESS_LEN));
+		return (0);
+	case SIOCSIFCAP:
+		kpi_if_set_capabilities(interface, ifr->ifr_reqcap);
 		return (0);
 	case SIOCSIFMTU:
 		if (ifr->ifr_mtu < 0)
@@ -310,7 +337,8 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 	ifp->if_hdrlen = INFINIBAND_HDR_LEN;
 	if_setbaudrate(ifp, config->bits_per_second);
 	if_setcapabilities(ifp, IFCAP_VLAN_HWTAGGING | IFCAP_VLAN_MTU |
-	    IFCAP_LINKSTATE);
+	    IFCAP_LINKSTATE | (config->has_checksums ?
+	    IFCAP_HWCSUM | IFCAP_VLAN_HWCSUM : 0));
 	if_setcapenable(ifp, if_getcapabilities(ifp));
 
 	if_attach(ifp);
@@ -320,7 +348,7 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 	kpi_if_write_address(interface, config->address);
 	/* Tools expect Ethernet; those that know better ask for IPoIB. */
 	bpfattach(ifp, DLT_EN10MB, ETHER_HDR_LEN);
-	bpfattach2(ifp, DLT_IPOIB, sizeof(struct kpi_link_header),
+	bpfattach2(ifp, DLT_IPOIB, sizeof(struct kpi_capture_header),
 	    &interface->tap);
 	if_link_state_change(ifp, LINK_STATE_DOWN);
 	kpi_vlan_watch(interface);
@@ -422,6 +450,18 @@ rust_helper_if_set_mtu(struct kpi_ifnet *interface, uint32_t mtu)
 	/* The way that ifconfig(8) takes, so that routes and IPv6 follow. */
 	(void)ifhwioctl(SIOCSIFMTU, ifp, (caddr_t)&ifr, curthread);
 	CURVNET_RESTORE();
+}
+
+void
+rust_helper_if_set_checksums(struct kpi_ifnet *interface, int is_wanted)
+{
+
+	/* vlan(4) sees to a child. */
+	if (interface->port != NULL ||
+	    interface->leaves_checksums == (is_wanted != 0))
+		return;
+	interface->leaves_checksums = is_wanted != 0;
+	kpi_if_set_assist(interface);
 }
 
 void

@@ -96,6 +96,7 @@ struct kpi_ifnet_config {
 	uint8_t		 address[KPI_LINK_ADDRESS_LEN];
 	uint8_t		 broadcast[KPI_LINK_ADDRESS_LEN];
 	uint64_t	 bits_per_second;
+	bool		 has_checksums;		/* Of datagrams, IPv4. */
 };
 
 /* ifnet.c: may sleep. */
@@ -135,12 +136,22 @@ void	rust_helper_if_each_group(struct kpi_ifnet *interface,
 	    void (*each)(void *argument, const uint8_t *address, uint32_t length),
 	    void *argument);
 
+/*
+ * Whether checksums are left to the adapter, as far as the administrator wants
+ * it and the adapter can do it.  A child does as its port does.
+ */
+void	rust_helper_if_set_checksums(struct kpi_ifnet *interface,
+	    int is_wanted);
+
 /* ifnet.c: does not sleep. */
 void	rust_helper_if_set_link(struct kpi_ifnet *interface, int is_up);
 
 /* link.c: does not sleep.  Consumes the packet. */
 void	rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *packet,
 	    uint16_t protocol, uint32_t cast);
+/* Shows a packet that is about to be handed to rust_helper_if_input(). */
+void	rust_helper_if_tap_input(struct kpi_ifnet *interface,
+	    struct mbuf *packet, uint16_t protocol, uint32_t cast);
 void	rust_helper_if_tap_output(struct kpi_ifnet *interface,
 	    struct mbuf *packet, const struct kpi_link_header *header);
 /*

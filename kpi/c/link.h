@@ -19,6 +19,17 @@
 
 MALLOC_DECLARE(M_KPI_IFNET);
 
+/*
+ * What stands in front of a packet of DLT_IPOIB: in the place of the global
+ * route header there are 20 bytes of nothing and the destination's address,
+ * then comes the header of RFC 4391 6.  So print tcpdump(1) and Wireshark it.
+ */
+struct kpi_capture_header {
+	uint8_t		nothing[KPI_LINK_ADDRESS_LEN];
+	struct kpi_link_header header;
+};
+_Static_assert(sizeof(struct kpi_capture_header) == 44, "what they expect");
+
 struct bpf_if;
 struct route;
 struct sockaddr;
@@ -32,6 +43,7 @@ struct kpi_ifnet {
 	const struct kpi_ifnet_callbacks *callbacks;
 	void		*driver;
 	u_int		 users;		/* Calls that keep it. */
+	bool		 leaves_checksums; /* To the adapter, if it may. */
 	struct sx	 flags_sx;	/* The driver is told of IFF_UP. */
 	struct bpf_if	*tap;		/* DLT_IPOIB; none of a child. */
 	uint8_t		 broadcast[KPI_LINK_ADDRESS_LEN];

@@ -145,6 +145,8 @@ pub struct InterfaceConfig<'a> {
     pub broadcast: LinkAddress,
     /// The rate of the port.
     pub bits_per_second: u64,
+    /// Whether checksums of IPv4, TCP and UDP can be left to the adapter.
+    pub has_checksums: bool,
 }
 
 /// An interface.
@@ -193,6 +195,7 @@ impl NetInterface {
             address: [0; LINK_ADDRESS_BYTES],
             broadcast: [0; LINK_ADDRESS_BYTES],
             bits_per_second: config.bits_per_second,
+            has_checksums: config.has_checksums,
         };
         raw.address.copy_from_slice(config.address.as_bytes());
         raw.broadcast.copy_from_slice(config.broadcast.as_bytes());
@@ -289,6 +292,15 @@ impl NetInterface {
         });
     }
 
+    /// Says whether the stack may leave checksums to the adapter now. It is asked not to in
+    /// connected mode.
+    pub fn set_checksums(&self, is_wanted: bool, _may_sleep: &MaySleep) {
+        self.while_attached(|interface| {
+            // SAFETY: may sleep, as the argument proves; attached.
+            unsafe { sys::rust_helper_if_set_checksums(interface, is_wanted.into()) }
+        });
+    }
+
     /// Tells the neighbours of the address, by gratuitous ARP and unsolicited advertisements.
     pub fn announce(&self, _may_sleep: &MaySleep) {
         self.while_attached(|interface| {
@@ -310,14 +322,21 @@ impl NetInterface {
         });
     }
 
+    /// Shows a packet that was received, as it was, to bpf(4). It does not sleep.
+    pub fn tap_input(&self, packet: &Packet, delivery: Delivery) {
+        let cast = number_of(delivery.cast);
+        self.while_attached(|interface| {
+            // SAFETY: attached, and the packet is a whole one.
+            unsafe {
+                sys::rust_helper_if_tap_input(interface, packet.raw(), delivery.protocol.0, cast);
+            }
+        });
+    }
+
     /// Hands a received packet to the stack. No lock may be held that output takes; it does not
     /// sleep.
     pub fn input(&self, packet: Packet, delivery: Delivery, _epoch: &mut InNetEpoch) {
-        let cast = match delivery.cast {
-            Cast::Unicast => sys::kpi_if_cast::KPI_IF_UNICAST,
-            Cast::Multicast => sys::kpi_if_cast::KPI_IF_MULTICAST,
-            Cast::Broadcast => sys::kpi_if_cast::KPI_IF_BROADCAST,
-        };
+        let cast = number_of(delivery.cast);
         self.while_attached(|interface| {
             let chain = packet.into_raw();
             // SAFETY: attached; the stack is the owner of the packet from now on. The thread is in
@@ -430,6 +449,14 @@ impl Drop for Reference {
     fn drop(&mut self) {
         // SAFETY: counted, by the invariant. What is left to do, the stack does later.
         unsafe { sys::rust_helper_if_release(self.interface.as_ptr()) }
+    }
+}
+
+fn number_of(cast: Cast) -> u32 {
+    match cast {
+        Cast::Unicast => sys::kpi_if_cast::KPI_IF_UNICAST,
+        Cast::Multicast => sys::kpi_if_cast::KPI_IF_MULTICAST,
+        Cast::Broadcast => sys::kpi_if_cast::KPI_IF_BROADCAST,
     }
 }
 

@@ -532,6 +532,23 @@ extern "C" fn rust_helper_if_tap_output(
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn rust_helper_if_tap_input(
+    interface: *mut sys::kpi_ifnet,
+    _packet: *mut sys::mbuf,
+    _protocol: u16,
+    _cast: u32,
+) {
+    used(interface, "if_tap_input", |interface| interface.state.tapped += 1);
+}
+
+/// No adapter here makes checksums, so nothing is left to one.
+#[unsafe(no_mangle)]
+extern "C" fn rust_helper_if_set_checksums(interface: *mut sys::kpi_ifnet, _is_wanted: c_int) {
+    sync::assert_may_sleep("if_set_checksums");
+    used(interface, "if_set_checksums", |_| ());
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn rust_helper_if_too_big(
     interface: *mut sys::kpi_ifnet,
     packet: *mut sys::mbuf,

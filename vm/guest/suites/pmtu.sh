@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # pmtu with ipoib_rs.ko, on softib.ko.
-# Time: 600 s
+# Time: 1200 s
 
 driver=ipoib_rs
 # shellcheck source=vm/guest/suites/lib/hosts.sh

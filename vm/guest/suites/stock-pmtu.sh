@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # pmtu with the stock driver, on softib.ko.
-# Time: 600 s
+# Time: 1200 s
 
 driver=ipoib
 # shellcheck source=vm/guest/suites/lib/hosts.sh

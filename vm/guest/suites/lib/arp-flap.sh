@@ -87,14 +87,15 @@ expect "it moves to the port that takes connections" move_to 1
 expect_pings "40000 bytes, whole" 0 "$moving" -D -s 40000
 expect "it moves to the port that takes none" move_to 2
 expect "40000 bytes are answered with the MTU there" is_told_mtu 0 "$moving" 2044
-expect_pings "40000 bytes, in fragments" 0 "$moving" -s 40000
+# FreeBSD takes at most 16 fragments of one packet (net.inet.ip.maxfragsperpacket).
+expect_pings "30000 bytes, in fragments" 0 "$moving" -s 30000
 expect "TCP to the port that takes no connections" transfers 0 2 "$moving" 4000000
 on 2 ifconfig ib2 inet "$moving/32" -alias
 expect "it stays at the port that takes connections" move_to 1
 expect "the flag goes and comes back, 20 times" flag_flips 20
 # Last, because the stock driver gets no further.
 expect "$COUNT UDP datagrams, while it moves" \
-    moves_during flood_udp 0 1 "$moving" "$COUNT"
+    moves_during flood_udp 0 "1 2" "$moving" "$COUNT"
 on 2 ifconfig ib2 inet "$moving/32" -alias 2>/dev/null
 expect "it moves back" move_to 1
 expect_pings "40000 bytes, whole, after all" 0 "$moving" -D -s 40000

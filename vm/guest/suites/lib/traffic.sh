@@ -4,7 +4,7 @@
 #   datagram_arrives FROM TO ADDRESS BYTES  one UDP datagram arrives as it was sent
 #   transfers FROM TO ADDRESS BYTES         the same, of so many bytes by TCP
 #   is_told_mtu FROM ADDRESS MTU            a ping that must not be fragmented is told the MTU
-#   flood_udp FROM TO ADDRESS COUNT         so many datagrams of up to 16384 bytes
+#   flood_udp FROM HOSTS ADDRESS COUNT      so many datagrams of up to 16384 bytes
 #   flood_ping FROM COUNT ARGUMENT...       so many echo requests, as fast as they can be sent
 
 # A port for each transfer: the last one may still be in use.
@@ -51,7 +51,9 @@ is_told_mtu() {
 # nc(1) makes a datagram of whatever it reads at once, which is 16384 bytes.
 flood_udp() {
     next_port
-    on "$2" nc -u -l "$3" "$traffic_port" >/dev/null &
+    for flood_to in $2; do
+        on "$flood_to" nc -u -l "$3" "$traffic_port" >/dev/null &
+    done
     sleep 1
     head -c "$(($4 * 16384))" /dev/zero | on "$1" nc -u -w 1 "$3" "$traffic_port"
     pkill nc
