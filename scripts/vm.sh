@@ -181,6 +181,20 @@ build_stub() {
         "$out/start.o" "$out/stub.o" || die "$CODE_BUILD" "the boot stub does not link"
 }
 
+# Programs of the test machine that are made here: with the kernel's interface and nothing else.
+build_tools() {
+    mkdir -p "$out/tools"
+    for source in "$VM"/guest/tools/*.c; do
+        tool=$out/tools/$(basename "$source" .c)
+        quietly clang -target x86_64-unknown-freebsd14 -std=c99 -ffreestanding -O1 -fno-pic \
+            -fno-stack-protector -Wall -Wextra -Werror -c "$source" -o "$tool.o" ||
+            die "$CODE_BUILD" "$source does not compile"
+        quietly ld.lld -m elf_x86_64_fbsd -static -o "$tool" "$tool.o" ||
+            die "$CODE_BUILD" "$source does not link"
+        rm "$tool.o"
+    done
+}
+
 # FILE: prints the shared libraries that a program or library names.
 libraries_of() {
     readelf -d "$1" 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(.*\)\]$/\1/p'
@@ -238,6 +252,7 @@ fill_root() {
     fi
     cp "$VM/guest/rc" "$root/etc/rc"
     cp -R "$VM/guest/lib.sh" "$VM/guest/suites" "$root/vm/"
+    cp "$out"/tools/* "$root/vm/"
     printf 'root::0:0::0:0:root:/root:/bin/sh\n' >"$root/etc/master.passwd"
     printf 'root:*:0:0:root:/root:/bin/sh\n' >"$root/etc/passwd"
     printf 'wheel:*:0:root\n' >"$root/etc/group"
@@ -327,6 +342,7 @@ out=$(CDPATH='' cd -- "$out" && pwd)
 ln -sf "$(CDPATH='' cd -- "$kernel" && pwd)/kernel" "$out/kernel"
 build_modules
 build_stub
+build_tools
 make_image
 [ -z "$compare" ] || wanted=$(pairs "$wanted")
 : >"$out/checks"

@@ -269,7 +269,10 @@ kpi_if_ioctl(if_t ifp, u_long command, caddr_t data)
 
 	if (interface == NULL)
 		return (ENXIO);
-	error = kpi_if_control(interface, command, data);
+	if (interface->lagg != NULL)
+		error = kpi_lagg_control(interface, command, data);
+	else
+		error = kpi_if_control(interface, command, data);
 	kpi_if_release(interface);
 	return (error);
 }
@@ -305,7 +308,8 @@ kpi_if_write_address(struct kpi_ifnet *interface, const uint8_t *address)
 	memcpy(interface->address, address, KPI_LINK_ADDRESS_LEN);
 	sdl = (struct sockaddr_dl *)if_getifaddr(ifp)->ifa_addr;
 	/* That of a child stays what vlan(4) has made it. */
-	sdl->sdl_type = ifp->if_type;
+	sdl->sdl_type = ifp->if_type == IFT_L2VLAN ? IFT_L2VLAN :
+	    IFT_INFINIBAND;
 	sdl->sdl_alen = KPI_LINK_ADDRESS_LEN;
 	memcpy(LLADDR(sdl), address, KPI_LINK_ADDRESS_LEN);
 }
@@ -327,6 +331,7 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 	interface->ifp = ifp;
 	interface->callbacks = config->callbacks;
 	interface->driver = config->driver;
+	interface->lagg = config->lagg;
 	memcpy(interface->broadcast, config->broadcast, KPI_LINK_ADDRESS_LEN);
 
 	if_setsoftc(ifp, interface);
@@ -362,6 +367,7 @@ rust_helper_if_detach(struct kpi_ifnet *interface)
 {
 
 	if (interface->port != NULL) {
+		kpi_lagg_port_departs(interface);
 		kpi_vlan_abandon(interface);
 		return;
 	}
@@ -435,6 +441,7 @@ rust_helper_if_set_broadcast(struct kpi_ifnet *interface,
 {
 
 	memcpy(interface->broadcast, broadcast, KPI_LINK_ADDRESS_LEN);
+	kpi_lagg_port_changed(interface);
 }
 
 void
@@ -445,6 +452,12 @@ rust_helper_if_set_mtu(struct kpi_ifnet *interface, uint32_t mtu)
 
 	if (if_getmtu(ifp) == (int)mtu)
 		return;
+	if (interface->lagg_port != NULL) {
+		/* It has no addresses and no routes that were to follow. */
+		if_setmtu(ifp, mtu);
+		kpi_lagg_port_changed(interface);
+		return;
+	}
 	strlcpy(ifr.ifr_name, if_name(ifp), sizeof(ifr.ifr_name));
 	CURVNET_SET(ifp->if_vnet);
 	/* The way that ifconfig(8) takes, so that routes and IPv6 follow. */
@@ -477,7 +490,7 @@ rust_helper_if_set_link(struct kpi_ifnet *interface, int is_up)
 }
 
 #ifdef INET6
-static void
+void
 kpi_if_advertise(if_t ifp)
 {
 	static const struct in6_addr all_nodes =
@@ -505,6 +518,8 @@ rust_helper_if_announce(struct kpi_ifnet *interface)
 {
 	if_t ifp = interface->ifp;
 
+	if (kpi_lagg_port_moved(interface))
+		return;
 	CURVNET_SET(ifp->if_vnet);
 	EVENTHANDLER_INVOKE(iflladdr_event, ifp);
 #ifdef INET6

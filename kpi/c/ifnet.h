@@ -10,6 +10,7 @@
 
 struct ifnet;
 struct kpi_ifnet;
+struct kpi_lagg_callbacks;
 struct kpi_vlan;
 struct mbuf;
 
@@ -61,6 +62,8 @@ struct kpi_ifnet_callbacks {
 	void	 (*set_up)(void *driver, int is_up);
 	/* May sleep. */
 	int	 (*set_mtu)(void *driver, uint32_t mtu);
+	/* The largest MTU that set_mtu takes now. */
+	uint32_t (*mtu_max)(void *driver);
 	/* The list of groups changed. */
 	void	 (*groups_changed)(void *driver);
 	/* One counter, by enum kpi_if_counter. */
@@ -97,6 +100,7 @@ struct kpi_ifnet_config {
 	uint8_t		 broadcast[KPI_LINK_ADDRESS_LEN];
 	uint64_t	 bits_per_second;
 	bool		 has_checksums;		/* Of datagrams, IPv4. */
+	const struct kpi_lagg_callbacks *lagg;	/* NULL: it is no lagg. */
 };
 
 /* ifnet.c: may sleep. */

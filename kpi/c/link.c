@@ -347,10 +347,11 @@ kpi_link_lagg(if_t ifp, struct mbuf *m, const struct kpi_link_header *header)
 	return (m);
 }
 
-static void
+void
 kpi_link_receive(struct kpi_ifnet *interface, struct mbuf *m,
     const struct kpi_link_header *header)
 {
+	struct kpi_lagg_port *port;
 	if_t ifp = interface->ifp;
 
 	m->m_pkthdr.rcvif = ifp;
@@ -362,6 +363,11 @@ kpi_link_receive(struct kpi_ifnet *interface, struct mbuf *m,
 		return;
 	}
 	M_SETFIB(m, ifp->if_fib);
+	port = (void *)atomic_load_acq_ptr((void *)&interface->lagg_port);
+	if (port != NULL) {
+		kpi_lagg_receive(port, m, header);
+		return;
+	}
 	if (ifp->if_type == IFT_INFINIBANDLAG) {
 		m = kpi_link_lagg(ifp, m, header);
 		if (m == NULL)

@@ -16,6 +16,7 @@ use zerocopy::IntoBytes;
 
 use crate::context::{InNetEpoch, MaySleep, Unlocked};
 use crate::errno::Errno;
+use crate::lagg::{self, Aggregator};
 use crate::mbuf::Packet;
 use crate::owned::try_box;
 use crate::time;
@@ -50,6 +51,9 @@ pub trait Driver: Send + Sync {
     /// The list of multicast groups changed. It looks at the list later.
     fn groups_changed(&self);
 
+    /// The largest MTU that [`Self::set_mtu`] takes now.
+    fn mtu_max(&self, unlocked: &mut Unlocked) -> usize;
+
     /// A counter of the interface.
     fn counter(&self, counter: InterfaceCounter, unlocked: &mut Unlocked) -> u64;
 
@@ -59,6 +63,11 @@ pub trait Driver: Send + Sync {
     /// The interface with this tag, which was adopted, is taken away: that which was made of it
     /// must be detached before this returns.
     fn child_unconfigured(&self, tag: VlanTag, may_sleep: &mut MaySleep);
+
+    /// What drives the lagg that the interface is, if it is one.
+    fn aggregator(&self) -> Option<&dyn Aggregator> {
+        None
+    }
 }
 
 /// The tag of an interface of vlan(4): 12 bits, which are the low ones of a P_Key.
@@ -116,6 +125,38 @@ pub enum InterfaceCounter {
     MulticastOut,
     /// Not sent, because a queue was full.
     DropsOut,
+}
+
+impl InterfaceCounter {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::PacketsIn,
+        Self::ErrorsIn,
+        Self::BytesIn,
+        Self::MulticastIn,
+        Self::DropsIn,
+        Self::PacketsOut,
+        Self::ErrorsOut,
+        Self::BytesOut,
+        Self::MulticastOut,
+        Self::DropsOut,
+    ];
+
+    pub(crate) const fn raw(self) -> u32 {
+        use sys::kpi_if_counter as raw;
+        match self {
+            Self::PacketsIn => raw::KPI_IF_IPACKETS,
+            Self::ErrorsIn => raw::KPI_IF_IERRORS,
+            Self::BytesIn => raw::KPI_IF_IBYTES,
+            Self::MulticastIn => raw::KPI_IF_IMCASTS,
+            Self::DropsIn => raw::KPI_IF_IQDROPS,
+            Self::PacketsOut => raw::KPI_IF_OPACKETS,
+            Self::ErrorsOut => raw::KPI_IF_OERRORS,
+            Self::BytesOut => raw::KPI_IF_OBYTES,
+            Self::MulticastOut => raw::KPI_IF_OMCASTS,
+            Self::DropsOut => raw::KPI_IF_OQDROPS,
+        }
+    }
 }
 
 /// What is to be an interface.
@@ -180,6 +221,10 @@ impl NetInterface {
         driver: Arc<dyn Driver>,
         _may_sleep: &MaySleep,
     ) -> Result<Self, Errno> {
+        let lagg = match driver.aggregator() {
+            Some(_) => &raw const lagg::CALLBACKS,
+            None => core::ptr::null(),
+        };
         let driver = NonNull::from(Box::leak(try_box(driver)?));
         let (name, unit) = match config.place {
             Place::New { name, unit } => (name, unit),
@@ -195,6 +240,7 @@ impl NetInterface {
             address: [0; LINK_ADDRESS_BYTES],
             broadcast: [0; LINK_ADDRESS_BYTES],
             bits_per_second: config.bits_per_second,
+            lagg,
             has_checksums: config.has_checksums,
         };
         raw.address.copy_from_slice(config.address.as_bytes());
@@ -349,12 +395,7 @@ impl NetInterface {
 
     /// Shows a packet that is about to be sent to bpf(4). It does not sleep.
     pub fn tap_output(&self, header: &LinkHeader, packet: &Packet) {
-        let mut raw = sys::kpi_link_header {
-            address: [0; LINK_ADDRESS_BYTES],
-            protocol: header.protocol.0.to_be(),
-            reserved: 0,
-        };
-        raw.address.copy_from_slice(header.to.as_bytes());
+        let raw = raw_header(header);
         // SAFETY: the interface exists by its invariant, and the packet is a whole one.
         unsafe {
             sys::rust_helper_if_tap_output(self.raw(), packet.raw(), &raw const raw);
@@ -396,9 +437,14 @@ impl NetInterface {
         }
     }
 
+    /// Which one it is.
+    pub fn id(&self) -> InterfaceId {
+        InterfaceId(self.interface)
+    }
+
     /// Runs `f` if the interface is attached; it is not detached meanwhile. What the stack has for
     /// an interface goes with that: the link-level address, bpf(4), the task of the link's state.
-    fn while_attached<R>(&self, f: impl FnOnce(*mut sys::kpi_ifnet) -> R) -> Option<R> {
+    pub(crate) fn while_attached<R>(&self, f: impl FnOnce(*mut sys::kpi_ifnet) -> R) -> Option<R> {
         // In one order for all threads: either `detach` sees this user, or this user sees that.
         self.users.fetch_add(1, Ordering::SeqCst);
         let result = self.is_attached.load(Ordering::SeqCst).then(|| f(self.raw()));
@@ -406,8 +452,27 @@ impl NetInterface {
         result
     }
 
-    fn raw(&self) -> *mut sys::kpi_ifnet {
+    pub(crate) fn raw(&self) -> *mut sys::kpi_ifnet {
         self.interface.as_ptr()
+    }
+}
+
+/// Which interface it is, among those that exist. It is there to be compared.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct InterfaceId(NonNull<sys::kpi_ifnet>);
+
+// SAFETY: it is compared only.
+unsafe impl Send for InterfaceId {}
+// SAFETY: as above.
+unsafe impl Sync for InterfaceId {}
+
+impl InterfaceId {
+    pub(crate) fn from_raw(raw: *mut sys::kpi_ifnet) -> Option<Self> {
+        NonNull::new(raw).map(Self)
+    }
+
+    pub(crate) fn raw(self) -> *mut sys::kpi_ifnet {
+        self.0.as_ptr()
     }
 }
 
@@ -452,6 +517,16 @@ impl Drop for Reference {
     }
 }
 
+pub(crate) fn raw_header(header: &LinkHeader) -> sys::kpi_link_header {
+    let mut raw = sys::kpi_link_header {
+        address: [0; LINK_ADDRESS_BYTES],
+        protocol: header.protocol.0.to_be(),
+        reserved: 0,
+    };
+    raw.address.copy_from_slice(header.to.as_bytes());
+    raw
+}
+
 fn number_of(cast: Cast) -> u32 {
     match cast {
         Cast::Unicast => sys::kpi_if_cast::KPI_IF_UNICAST,
@@ -485,6 +560,7 @@ static CALLBACKS: sys::kpi_ifnet_callbacks = sys::kpi_ifnet_callbacks {
     flush_queue: Some(flush_queue),
     set_up: Some(set_up),
     set_mtu: Some(set_mtu),
+    mtu_max: Some(mtu_max),
     groups_changed: Some(groups_changed),
     counter: Some(counter),
     map_group: Some(map_group),
@@ -495,7 +571,7 @@ static CALLBACKS: sys::kpi_ifnet_callbacks = sys::kpi_ifnet_callbacks {
 /// # Safety
 ///
 /// `driver` is that of an interface that is not detached.
-unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a dyn Driver {
+pub(crate) unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a dyn Driver {
     // SAFETY: it stays where it is until the interface is detached.
     &**unsafe { &*driver.cast::<Arc<dyn Driver>>() }
 }
@@ -558,6 +634,18 @@ unsafe extern "C" fn set_mtu(driver: *mut c_void, mtu: u32) -> c_int {
 /// # Safety
 ///
 /// `driver` is that of an interface that is not detached.
+unsafe extern "C" fn mtu_max(driver: *mut c_void) -> u32 {
+    // SAFETY: as the caller says.
+    let driver = unsafe { driver_of(driver) };
+    // SAFETY: a lagg asks with no mutex of ours held.
+    let mtu_max = driver.mtu_max(&mut unsafe { Unlocked::assume() });
+    // CAST: at most 65520.
+    mtu_max as u32
+}
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached.
 unsafe extern "C" fn groups_changed(driver: *mut c_void) {
     // SAFETY: as the caller says.
     unsafe { driver_of(driver) }.groups_changed();
@@ -567,21 +655,8 @@ unsafe extern "C" fn groups_changed(driver: *mut c_void) {
 ///
 /// `driver` is that of an interface that is not detached.
 unsafe extern "C" fn counter(driver: *mut c_void, counter: u32) -> u64 {
-    use sys::kpi_if_counter as raw;
-    let counter = match counter {
-        raw::KPI_IF_IPACKETS => InterfaceCounter::PacketsIn,
-        raw::KPI_IF_IERRORS => InterfaceCounter::ErrorsIn,
-        raw::KPI_IF_IBYTES => InterfaceCounter::BytesIn,
-        raw::KPI_IF_IMCASTS => InterfaceCounter::MulticastIn,
-        raw::KPI_IF_IQDROPS => InterfaceCounter::DropsIn,
-        raw::KPI_IF_OPACKETS => InterfaceCounter::PacketsOut,
-        raw::KPI_IF_OERRORS => InterfaceCounter::ErrorsOut,
-        raw::KPI_IF_OBYTES => InterfaceCounter::BytesOut,
-        raw::KPI_IF_OMCASTS => InterfaceCounter::MulticastOut,
-        raw::KPI_IF_OQDROPS => InterfaceCounter::DropsOut,
-        // wildcard: numbers of C, not an enum.
-        _ => return 0,
-    };
+    let known = InterfaceCounter::ALL.into_iter().find(|known| known.raw() == counter);
+    let Some(counter) = known else { return 0 };
     // SAFETY: as the caller says.
     let driver = unsafe { driver_of(driver) };
     // SAFETY: the stack calls with no mutex of ours held.

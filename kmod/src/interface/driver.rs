@@ -124,6 +124,14 @@ impl Interface {
         })
     }
 
+    /// The largest one that [`Self::set_mtu`] takes.
+    pub(super) fn mtu_max(&self, unlocked: &mut Unlocked) -> usize {
+        self.core.with(unlocked, |locked, _| match locked.core.mode() {
+            Mode::Datagram => locked.core.datagram_mtu(),
+            Mode::Connected => self.hardware.connected.mtu_max,
+        })
+    }
+
     pub(super) fn counter(&self, counter: InterfaceCounter, unlocked: &mut Unlocked) -> u64 {
         self.core.with(unlocked, |locked, _| {
             let counters = locked.core.counters();

@@ -99,6 +99,10 @@ impl Driver for Hub {
         });
     }
 
+    fn mtu_max(&self, unlocked: &mut Unlocked) -> usize {
+        self.interface.with(|interface| interface.mtu_max(unlocked)).unwrap_or_default()
+    }
+
     fn counter(&self, counter: InterfaceCounter, unlocked: &mut Unlocked) -> u64 {
         self.interface.with(|interface| interface.counter(counter, unlocked)).unwrap_or(0)
     }
