@@ -399,6 +399,21 @@ rust_helper_if_name(struct kpi_ifnet *interface)
 	return (if_name(interface->ifp));
 }
 
+struct ifnet *
+rust_helper_if_reference(struct kpi_ifnet *interface)
+{
+
+	if_ref(interface->ifp);
+	return (interface->ifp);
+}
+
+void
+rust_helper_if_release(struct ifnet *ifp)
+{
+
+	if_rele(ifp);
+}
+
 void
 rust_helper_if_set_address(struct kpi_ifnet *interface, const uint8_t *address)
 {

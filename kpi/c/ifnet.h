@@ -122,6 +122,9 @@ void	rust_helper_if_refresh(struct kpi_ifnet *interface);
 void	rust_helper_if_detach(struct kpi_ifnet *interface);
 void	rust_helper_if_free(struct kpi_ifnet *interface);
 const char *rust_helper_if_name(struct kpi_ifnet *interface);
+/* Counts the interface of the stack, which stays until it is released. */
+struct ifnet *rust_helper_if_reference(struct kpi_ifnet *interface);
+void	rust_helper_if_release(struct ifnet *ifp);
 /* Tells the stack and everybody who listens. */
 void	rust_helper_if_set_address(struct kpi_ifnet *interface,
 	    const uint8_t *address);

@@ -286,6 +286,16 @@ impl NetInterface {
         name.to_str().unwrap_or("ib?")
     }
 
+    /// Counts the interface, for others than the driver. `None` if it is detached.
+    pub fn reference(&self) -> Option<Reference> {
+        let interface = self.while_attached(|interface| {
+            // SAFETY: attached. It counts, and does not sleep.
+            unsafe { sys::rust_helper_if_reference(interface) }
+        });
+        // INVARIANT: counted just now.
+        interface.and_then(NonNull::new).map(|interface| Reference { interface })
+    }
+
     /// Says whether there is a carrier. It does not sleep.
     pub fn set_link(&self, is_up: bool) {
         self.while_attached(|interface| {
@@ -477,6 +487,33 @@ impl Drop for NetInterface {
         unsafe { sys::rust_helper_if_free(self.raw()) };
         // SAFETY: from a box by the invariant, and nobody else knows it any more.
         drop(unsafe { Box::from_raw(self.driver.as_ptr()) });
+    }
+}
+
+/// An interface of the stack, which stays while this exists: its memory, not what it does.
+///
+/// # Invariants
+///
+/// `interface` is counted for this.
+#[derive(Debug)]
+pub struct Reference {
+    interface: NonNull<sys::ifnet>,
+}
+
+// SAFETY: the count may be changed by any thread.
+unsafe impl Send for Reference {}
+
+impl Reference {
+    /// Gives the count away.
+    pub(crate) fn into_raw(self) -> *mut sys::ifnet {
+        core::mem::ManuallyDrop::new(self).interface.as_ptr()
+    }
+}
+
+impl Drop for Reference {
+    fn drop(&mut self) {
+        // SAFETY: counted, by the invariant. What is left to do, the stack does later.
+        unsafe { sys::rust_helper_if_release(self.interface.as_ptr()) }
     }
 }
 

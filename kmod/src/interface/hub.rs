@@ -49,6 +49,10 @@ impl Hub {
         Self { interface: Late::new(), children }
     }
 
+    pub(super) const fn children(&self) -> Option<&Children> {
+        self.children.as_ref()
+    }
+
     pub(super) fn connect(&self, interface: &Arc<Interface>, may_sleep: &mut MaySleep) {
         // There was none before.
         drop(self.interface.connect(Arc::clone(interface), may_sleep));
