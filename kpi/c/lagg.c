@@ -210,6 +210,8 @@ kpi_lagg_receive(struct kpi_lagg_port *port, struct mbuf *m,
 		return;
 	}
 	CURVNET_SET_QUIET(lagg->ifp->if_vnet);
+	m->m_pkthdr.rcvif = lagg->ifp;
+	kpi_link_tap(lagg, m, header);
 	kpi_link_receive(lagg, m, header);
 	CURVNET_RESTORE();
 }

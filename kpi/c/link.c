@@ -261,7 +261,7 @@ drop:
 }
 
 /* What bpf(4) shows for an InfiniBand address: the first bytes of the GID. */
-static void
+void
 kpi_link_tap(struct kpi_ifnet *interface, struct mbuf *m,
     const struct kpi_link_header *header)
 {

@@ -114,6 +114,9 @@ void	kpi_lagg_port_departs(struct kpi_ifnet *interface);
 void	kpi_lagg_port_changed(struct kpi_ifnet *interface);
 bool	kpi_lagg_port_moved(struct kpi_ifnet *interface);
 
+/* Shows the packet to bpf(4). */
+void	kpi_link_tap(struct kpi_ifnet *interface, struct mbuf *m,
+	    const struct kpi_link_header *header);
 /* Consumes the packet, which has no link header.  In the net epoch. */
 void	kpi_link_receive(struct kpi_ifnet *interface, struct mbuf *m,
 	    const struct kpi_link_header *header);
