@@ -2,14 +2,15 @@
 //!
 //! `cargo bench --bench core` prints the CPU time of a packet, sent and received, by datagrams of
 //! 2044 bytes and by messages of 65520, how many connections per second can be set up, and the
-//! memory of a neighbour and of a connection. It fails if a byte costs more than an eighth by a
-//! connection of what it costs by datagrams, if a connection takes more than 4 KiB without its
-//! buffers, or if a packet causes an allocation.
+//! memory of a neighbour and of a connection; and what a lagg and the hash of a flow cost a packet.
+//! It fails if a byte costs more than an eighth by a connection of what it costs by datagrams, if a
+//! connection takes more than 4 KiB without its buffers, or if a packet causes an allocation.
 
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests, which use all of it")]
 #[path = "../tests/common/fixtures.rs"]
 mod fixtures;
 
+use std::hint::black_box;
 use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant as Clock};
@@ -20,6 +21,8 @@ use ipoib_rs::counters::Counter;
 use ipoib_rs::event::Event;
 use ipoib_rs::ib::{Gid, Qpn};
 use ipoib_rs::interface::{Config, ConnectedSupport, IncomingRequest, Interface, Mode};
+use ipoib_rs::lagg::hash::{Depth, Framing, flow_hash};
+use ipoib_rs::lagg::{self, Capabilities, Face, Identity, Lagg, PortLink, PortReport};
 use ipoib_rs::limits::Limits;
 use ipoib_rs::packet::{
     CompletionStatus, ConnectedReceive, ConnectedSend, DataPath, DatagramSend, Delivery,
@@ -57,6 +60,9 @@ fn main() -> ExitCode {
     println!("allocations: {allocations} (at most 0)");
     demand(allocations == 0, "allocations on the data path");
 
+    println!("flow hash of an IPv4 packet of TCP: {:.1} ns", hash_cost(EtherType::IPV4));
+    println!("flow hash of an IPv6 packet of TCP: {:.1} ns", hash_cost(EtherType::IPV6));
+    println!("packet by a lagg: {:.1} ns to choose the port", lagg_cost());
     println!("connections set up per second: {:.0} to send on", outgoing_rate());
     println!("connections set up per second: {:.0} to receive from", incoming_rate());
     let neighbor = bytes_per(|limits, count| limits.paths_max += count);
@@ -112,6 +118,49 @@ fn best(mut batch: impl FnMut()) -> f64 {
     };
     let best: Duration = (0..ROUNDS).map(round).min().unwrap_or_default();
     best.as_nanos() as f64 / (BATCHES * BATCH_LEN) as f64
+}
+
+/// The hash of a flow, ports included.
+fn hash_cost(protocol: EtherType) -> f64 {
+    const TCP: u8 = 6;
+    let mut packet = Virtual::new(DATAGRAM_BYTES);
+    let header = &mut packet.front[HEADROOM_BYTES..];
+    if protocol == EtherType::IPV4 {
+        (header[0], header[9]) = (0x45, TCP);
+    } else {
+        (header[0], header[6]) = (0x60, TCP);
+    }
+    let without = flow_hash(Framing::Bare(protocol), Depth::Addresses, &packet);
+    packet.front[HEADROOM_BYTES + 19] = 1;
+    assert_ne!(without, flow_hash(Framing::Bare(protocol), Depth::Ports, &packet));
+    best(|| {
+        for _ in 0..BATCH_LEN {
+            black_box(flow_hash(Framing::Bare(protocol), Depth::Ports, black_box(&packet)));
+        }
+    })
+}
+
+/// What a lagg adds to a packet.
+fn lagg_cost() -> f64 {
+    struct Nobody;
+    impl Face for Nobody {
+        fn wear(&mut self, _: Option<&Identity>) {}
+    }
+    let mut lagg = Lagg::attach(lagg::Config::new(1)).expect("there is memory");
+    lagg.handle_admin_up();
+    for number in 0..2 {
+        let identity = Identity { address: neighbor(number), broadcast: neighbor(number) };
+        let (mtu, link) = (DATAGRAM_BYTES, PortLink::Joined);
+        let capabilities = Capabilities::default();
+        let report = PortReport { identity, link, mtu, mtu_max: mtu, capabilities };
+        let added = lagg.handle_port_added(NOW, &report, &mut Nobody);
+        assert!(added.is_ok());
+    }
+    best(|| {
+        for _ in 0..BATCH_LEN {
+            assert!(black_box(&mut lagg).handle_transmit().is_ok());
+        }
+    })
 }
 
 /// First packet to a new neighbour, path query, address handle, REQ, REP: per second.

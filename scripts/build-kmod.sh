@@ -183,6 +183,7 @@ EOF
 -fno-omit-frame-pointer
 -fno-stack-protector
 -ffunction-sections
+-fdata-sections
 -fstack-size-section
 -fno-strict-aliasing
 -fwrapv

@@ -13,7 +13,8 @@
 #                   base system; or with --suite, those of them. Prints a table of both
 #   --time SECONDS  the limit for one suite (default: the suite's own, or 600)
 #   --set NAME=VALUE  an option of a suite, such as seed=7; may be given again
-#   --out DIR       consoles and results are kept here (default: target/vm)
+#   --out DIR       consoles and results are kept here (default: target/vm), and files that a
+#                   suite keeps, as SUITE.NAME
 #
 # Every suite runs in a machine of its own. Prints a line for each check, and at the end "N passed,
 # N failed, N skipped", and ", N observed" if checks were made of the driver of the base system only
@@ -40,9 +41,10 @@ PANIC_SECONDS=10
 
 # What a suite may use. The first ones are needed by every suite.
 PROGRAMS_NEEDED="init sh cat echo test [ mount ifconfig kenv dmesg grep tail reboot"
-PROGRAMS="arp awk cmp cut date dd diff expr head id jail jexec jls kill kldload kldstat kldunload
-    ln ls md5 mkdir mv nc ndp netstat pgrep ping pkill printf ps rm route sed seq sha256 sleep sort
-    stty sync sysctl tcpdump timeout top touch tr traceroute true umount uname uniq vmstat wc xargs"
+PROGRAMS="arp awk basename cmp cut date dd diff expr head id jail jexec jls kill kldload kldstat
+    kldunload ln ls md5 mkdir mv nc ndp netstat pgrep ping pkill printf ps rm route sed seq sha256
+    sleep sort stty sync sysctl tcpdump timeout top touch tr traceroute true umount uname uniq
+    vmstat wc xargs"
 # Modules of the kernel that suites load, if they are there.
 KERNEL_MODULES="ipoib if_infiniband if_lagg if_vlan if_epair if_bridge bridgestp"
 
@@ -179,6 +181,20 @@ build_stub() {
         "$out/start.o" "$out/stub.o" || die "$CODE_BUILD" "the boot stub does not link"
 }
 
+# Programs of the test machine that are made here: with the kernel's interface and nothing else.
+build_tools() {
+    mkdir -p "$out/tools"
+    for source in "$VM"/guest/tools/*.c; do
+        tool=$out/tools/$(basename "$source" .c)
+        quietly clang -target x86_64-unknown-freebsd14 -std=c99 -ffreestanding -O1 -fno-pic \
+            -fno-stack-protector -Wall -Wextra -Werror -c "$source" -o "$tool.o" ||
+            die "$CODE_BUILD" "$source does not compile"
+        quietly ld.lld -m elf_x86_64_fbsd -static -o "$tool" "$tool.o" ||
+            die "$CODE_BUILD" "$source does not link"
+        rm "$tool.o"
+    done
+}
+
 # FILE: prints the shared libraries that a program or library names.
 libraries_of() {
     readelf -d "$1" 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(.*\)\]$/\1/p'
@@ -236,6 +252,7 @@ fill_root() {
     fi
     cp "$VM/guest/rc" "$root/etc/rc"
     cp -R "$VM/guest/lib.sh" "$VM/guest/suites" "$root/vm/"
+    cp "$out"/tools/* "$root/vm/"
     printf 'root::0:0::0:0:root:/root:/bin/sh\n' >"$root/etc/master.passwd"
     printf 'root:*:0:0:root:/root:/bin/sh\n' >"$root/etc/passwd"
     printf 'wheel:*:0:root\n' >"$root/etc/group"
@@ -301,6 +318,19 @@ run_machine() {
     machine=
 }
 
+# SUITE: the files that it kept, as SUITE.NAME. A byte is its position, from 1, and an octal number;
+# those that are 0 are left out.
+unpack_files() {
+    grep -a '^@' "$out/$1.results" | tr -d '\r' | awk '
+        $1 == "@file" { name = $2; size = $3; at = 1 }
+        $1 == "@byte" { fill($2); printf "\\0%03d", $3; at++ }
+        $1 == "@end" { fill(size + 1); print " " name }
+        function fill(end) { for (; at < end; at++) printf "\\0000" }
+    ' | while read -r unpack_bytes unpack_name; do
+        printf '%b' "$unpack_bytes" >"$out/$1.$unpack_name"
+    done
+}
+
 # Ends the machine with the script.
 machine=
 trap '[ -z "$machine" ] || kill "$machine"' EXIT
@@ -312,6 +342,7 @@ out=$(CDPATH='' cd -- "$out" && pwd)
 ln -sf "$(CDPATH='' cd -- "$kernel" && pwd)/kernel" "$out/kernel"
 build_modules
 build_stub
+build_tools
 make_image
 [ -z "$compare" ] || wanted=$(pairs "$wanted")
 : >"$out/checks"
@@ -320,6 +351,10 @@ for suite in ${wanted:-$(suites)}; do
     run_machine "$suite"
     awk -f "$VM/judge.awk" -v suite="$suite" -v ended="$ended" "$results" "$console" |
         tee -a "$out/checks"
+    unpack_files "$suite"
+    if [ -x "$VM/host/$suite.sh" ]; then
+        "$VM/host/$suite.sh" "$out" | tee -a "$out/checks"
+    fi
     [ ! -s "$out/$suite.qemu" ] || sed 's/^/         | qemu: /' "$out/$suite.qemu"
 done
 if [ -n "$compare" ]; then

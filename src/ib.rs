@@ -242,9 +242,37 @@ impl Gid {
     }
 }
 
+/// As RFC 5952 4 has addresses of IPv6. That of the library pads, and could panic for it.
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        core::net::Ipv6Addr::from(self.0).fmt(f)
+        const FIELDS: u32 = 8;
+        let bits = u128::from_be_bytes(self.0);
+        // CAST: the low 16 bits.
+        let field = |at: u32| (bits >> (16 * (FIELDS - 1 - at))) as u16;
+        // RFC 5952 4.2: the longest run of fields that are 0 is left out, the first of several; a
+        // single one is not.
+        let (mut run, mut left_out) = (0, 1);
+        let mut first = FIELDS;
+        for at in 0..FIELDS {
+            run = if field(at) == 0 { run + 1 } else { 0 };
+            if run > left_out {
+                (left_out, first) = (run, at + 1 - run);
+            }
+        }
+        let mut at = 0;
+        while at < FIELDS {
+            if at == first {
+                f.write_str("::")?;
+                at += left_out;
+                continue;
+            }
+            if at > 0 && at != first + left_out {
+                f.write_str(":")?;
+            }
+            write!(f, "{:x}", field(at))?;
+            at += 1;
+        }
+        Ok(())
     }
 }
 
@@ -400,7 +428,26 @@ pub struct Partition {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
+    use core::net::Ipv6Addr;
+    use std::string::ToString;
+
     use super::*;
+
+    /// But for those that are IPv4 addresses in IPv6 form, which are written as such there.
+    #[test]
+    fn a_gid_is_written_like_an_address_of_ipv6() {
+        // Every pattern of fields that are 0.
+        for pattern in 0..=u8::MAX {
+            let mut gid = Gid([0; 16]);
+            for at in (0..8).filter(|at| pattern & 1 << at != 0) {
+                gid.0[2 * at] = pattern.wrapping_mul(37);
+                gid.0[2 * at + 1] = 1 + at as u8;
+            }
+            assert_eq!(gid.to_string(), Ipv6Addr::from(gid.0).to_string());
+        }
+    }
 
     #[test]
     fn zero_follows_the_largest_number() {

@@ -3,9 +3,11 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use kpi::client::{Client, Device};
+use ipoib_rs::ib::Pkey;
+use kpi::client::{Client, Device, PartitionChoice, Port};
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
+use kpi::ifnet::Reference;
 use kpi::log::{self, Level};
 use kpi::owned::try_push;
 use kpi::sync::{self, Mutex};
@@ -113,5 +115,26 @@ impl Client for Adapters {
                 attached.detach(may_sleep);
             }
         }
+    }
+
+    /// A port and a partition have one interface at most.
+    fn find_interface(
+        &self,
+        port: &Port,
+        pkey: Pkey,
+        may_sleep: &mut MaySleep,
+    ) -> Option<Reference> {
+        let of_port = port.attributes(PartitionChoice::Port, may_sleep).ok()?.partition;
+        let is_of_port = of_port.is_some_and(|own| own.pkey.full() == pkey.full());
+        self.list.with(may_sleep, |list, held| {
+            let mut attached = list.iter().filter_map(|member| member.attached.as_ref());
+            let attached = attached.find(|attached| attached.is_of(port))?;
+            // What is in the list is not taken down meanwhile.
+            if is_of_port {
+                attached.interface().net.reference()
+            } else {
+                attached.children()?.find(pkey, held)
+            }
+        })
     }
 }

@@ -8,22 +8,25 @@ use ipoib_rs::ib::Pkey;
 use kpi::client::Port;
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
-use kpi::ifnet::{Vlan, VlanTag};
+use kpi::ifnet::{Reference, Vlan, VlanTag};
 use kpi::log::{self, Level};
 use kpi::owned::try_box;
 use kpi::sync::{self, Mutex};
 use kpi::sysctl::Tree;
 
+use crate::adapters::ListLevel;
 use crate::interface::{Attached, Role};
 use crate::settings::Settings;
 
 /// The mutex of a list of children.
 #[derive(Debug)]
-struct ChildrenLevel;
+pub(crate) struct ChildrenLevel;
 
 impl sync::Level for ChildrenLevel {
     const NAME: &core::ffi::CStr = c"ipoib child list";
 }
+
+impl sync::After<ListLevel> for ChildrenLevel {}
 
 /// The children of the interface of a port. vlan(4) has them come and go one at a time.
 #[derive(Debug)]
@@ -86,6 +89,25 @@ impl Children {
             *first = Some(child);
         });
         Ok(())
+    }
+
+    /// The interface of a child.
+    pub(crate) fn find(
+        &self,
+        pkey: Pkey,
+        before: &mut impl sync::Before<ChildrenLevel>,
+    ) -> Option<Reference> {
+        self.first.with(before, |first, _| {
+            let mut place = first.as_ref();
+            while let Some(child) = place {
+                let VlanTag(tag) = child.tag;
+                if tag | FULL_MEMBER == pkey.full().value() {
+                    return child.attached.as_ref()?.interface().net.reference();
+                }
+                place = child.next.as_ref();
+            }
+            None
+        })
     }
 
     /// Ends a child.

@@ -217,6 +217,17 @@ impl Attached {
         &self.interface
     }
 
+    /// The children of the interface of a port.
+    pub(crate) fn children(&self) -> Option<&Children> {
+        self.hub.children()
+    }
+
+    /// Whether it is of this port.
+    pub(crate) fn is_of(&self, port: &Port) -> bool {
+        let own = &self.interface.hardware.port;
+        own.device().is(port.device()) && own.number() == port.number()
+    }
+
     /// Takes the interface out of the stack, has it give everything back, and ends it. If that
     /// takes too long, its queues are destroyed without it: then the adapter touches nothing of
     /// theirs any more. It may be waited for, but no memory is freed that it may still write to.
@@ -302,6 +313,7 @@ impl Interface {
                 address: core.address(),
                 broadcast: LinkAddress::multicast(broadcast.mgid()),
                 bits_per_second: rate,
+                has_checksums: hardware.port.device().attributes().checksums_datagrams,
             },
             hub.clone(),
             may_sleep,

@@ -9,6 +9,7 @@ extern crate alloc;
 mod adapters;
 mod children;
 mod interface;
+mod lagg;
 mod module;
 mod settings;
 mod sysctl;

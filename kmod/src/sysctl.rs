@@ -43,7 +43,7 @@ pub(crate) trait Admin: Send + Sync {
 /// Rows that are copied with the core locked once: packets wait meanwhile.
 const ROWS: usize = 8;
 /// With the 0 at its end. Interfaces have 16, counters fewer than that.
-const NAME_BYTES: usize = 48;
+pub(crate) const NAME_BYTES: usize = 48;
 
 /// Hangs an interface below `parent`, for as long as the tree exists.
 ///
@@ -261,7 +261,7 @@ fn bytes(count: Option<usize>) -> u64 {
 }
 
 /// One part of the name of a sysctl: what separates the parts cannot stand in it.
-fn c_name<'a>(
+pub(crate) fn c_name<'a>(
     name: fmt::Arguments<'_>,
     buffer: &'a mut [u8; NAME_BYTES],
 ) -> Result<&'a CStr, Errno> {

@@ -39,6 +39,24 @@ fn the_partition_of_the_port_has_no_child() {
 }
 
 #[test]
+fn an_interface_is_found_by_its_port_and_partition() {
+    let (machine, hca) = Machine::start_up();
+    let other = machine.add_adapter();
+    ifnet::add_child("ib1", 0x123);
+    assert_eq!(hca.find_interface(1, 0xffff).as_deref(), Some("ib0"));
+    // Limited members are of the same partition.
+    assert_eq!(hca.find_interface(2, 0x7fff).as_deref(), Some("ib1"));
+    assert_eq!(hca.find_interface(2, 0x8123).as_deref(), Some("ib1.0123"));
+    assert_eq!(hca.find_interface(1, 0x8123), None);
+    assert_eq!(other.find_interface(1, 0xffff).as_deref(), Some("ib2"));
+    ifnet::remove_child("ib1", 0x123);
+    assert_eq!(hca.find_interface(2, 0x8123), None);
+    hca.remove();
+    other.remove();
+    machine.stop();
+}
+
+#[test]
 fn children_go_with_their_port() {
     let (machine, hca) = Machine::start_up();
     ifnet::add_child("ib0", 0x123);

@@ -188,6 +188,30 @@ kpi_if_set_flags(struct kpi_ifnet *interface, bool is_new)
 	sx_xunlock(&interface->flags_sx);
 }
 
+/* What the stack leaves to the adapter. */
+static void
+kpi_if_set_assist(struct kpi_ifnet *interface)
+{
+	if_t ifp = interface->ifp;
+	bool assists;
+
+	assists = interface->leaves_checksums &&
+	    (if_getcapenable(ifp) & IFCAP_TXCSUM) != 0;
+	if_sethwassist(ifp, assists ? CSUM_IP | CSUM_TCP | CSUM_UDP : 0);
+	VLAN_CAPABILITIES(ifp);
+}
+
+static void
+kpi_if_set_capabilities(struct kpi_ifnet *interface, int wanted)
+{
+	if_t ifp = interface->ifp;
+	int changed;
+
+	changed = (wanted ^ if_getcapenable(ifp)) & if_getcapabilities(ifp) &
+	    (IFCAP_HWCSUM | IFCAP_VLAN_HWCSUM);
+	if_togglecapenable(ifp, changed);
+	kpi_if_set_assist(interface);
+}
 
 int
 kpi_if_control(struct kpi_ifnet *interface, u_long command, caddr_t data)
@@ -221,6 +245,9 @@ kpi_if_control(struct kpi_ifnet *interface, u_long command, caddr_t data)
 		memcpy(ifr->ifr_addr.sa_data, if_getlladdr(ifp),
 		    MIN(sizeof(ifr->ifr_addr.sa_data), KPI_LINK_ADDRESS_LEN));
 		return (0);
+	case SIOCSIFCAP:
+		kpi_if_set_capabilities(interface, ifr->ifr_reqcap);
+		return (0);
 	case SIOCSIFMTU:
 		if (ifr->ifr_mtu < 0)
 			return (EINVAL);
@@ -242,7 +269,10 @@ kpi_if_ioctl(if_t ifp, u_long command, caddr_t data)
 
 	if (interface == NULL)
 		return (ENXIO);
-	error = kpi_if_control(interface, command, data);
+	if (interface->lagg != NULL)
+		error = kpi_lagg_control(interface, command, data);
+	else
+		error = kpi_if_control(interface, command, data);
 	kpi_if_release(interface);
 	return (error);
 }
@@ -278,7 +308,8 @@ kpi_if_write_address(struct kpi_ifnet *interface, const uint8_t *address)
 	memcpy(interface->address, address, KPI_LINK_ADDRESS_LEN);
 	sdl = (struct sockaddr_dl *)if_getifaddr(ifp)->ifa_addr;
 	/* That of a child stays what vlan(4) has made it. */
-	sdl->sdl_type = ifp->if_type;
+	sdl->sdl_type = ifp->if_type == IFT_L2VLAN ? IFT_L2VLAN :
+	    IFT_INFINIBAND;
 	sdl->sdl_alen = KPI_LINK_ADDRESS_LEN;
 	memcpy(LLADDR(sdl), address, KPI_LINK_ADDRESS_LEN);
 }
@@ -300,6 +331,7 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 	interface->ifp = ifp;
 	interface->callbacks = config->callbacks;
 	interface->driver = config->driver;
+	interface->lagg = config->lagg;
 	memcpy(interface->broadcast, config->broadcast, KPI_LINK_ADDRESS_LEN);
 
 	if_setsoftc(ifp, interface);
@@ -310,7 +342,8 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 	ifp->if_hdrlen = INFINIBAND_HDR_LEN;
 	if_setbaudrate(ifp, config->bits_per_second);
 	if_setcapabilities(ifp, IFCAP_VLAN_HWTAGGING | IFCAP_VLAN_MTU |
-	    IFCAP_LINKSTATE);
+	    IFCAP_LINKSTATE | (config->has_checksums ?
+	    IFCAP_HWCSUM | IFCAP_VLAN_HWCSUM : 0));
 	if_setcapenable(ifp, if_getcapabilities(ifp));
 
 	if_attach(ifp);
@@ -320,7 +353,7 @@ rust_helper_if_create(const struct kpi_ifnet_config *config,
 	kpi_if_write_address(interface, config->address);
 	/* Tools expect Ethernet; those that know better ask for IPoIB. */
 	bpfattach(ifp, DLT_EN10MB, ETHER_HDR_LEN);
-	bpfattach2(ifp, DLT_IPOIB, sizeof(struct kpi_link_header),
+	bpfattach2(ifp, DLT_IPOIB, sizeof(struct kpi_capture_header),
 	    &interface->tap);
 	if_link_state_change(ifp, LINK_STATE_DOWN);
 	kpi_vlan_watch(interface);
@@ -334,6 +367,7 @@ rust_helper_if_detach(struct kpi_ifnet *interface)
 {
 
 	if (interface->port != NULL) {
+		kpi_lagg_port_departs(interface);
 		kpi_vlan_abandon(interface);
 		return;
 	}
@@ -365,6 +399,21 @@ rust_helper_if_name(struct kpi_ifnet *interface)
 	return (if_name(interface->ifp));
 }
 
+struct ifnet *
+rust_helper_if_reference(struct kpi_ifnet *interface)
+{
+
+	if_ref(interface->ifp);
+	return (interface->ifp);
+}
+
+void
+rust_helper_if_release(struct ifnet *ifp)
+{
+
+	if_rele(ifp);
+}
+
 void
 rust_helper_if_set_address(struct kpi_ifnet *interface, const uint8_t *address)
 {
@@ -392,6 +441,7 @@ rust_helper_if_set_broadcast(struct kpi_ifnet *interface,
 {
 
 	memcpy(interface->broadcast, broadcast, KPI_LINK_ADDRESS_LEN);
+	kpi_lagg_port_changed(interface);
 }
 
 void
@@ -402,11 +452,29 @@ rust_helper_if_set_mtu(struct kpi_ifnet *interface, uint32_t mtu)
 
 	if (if_getmtu(ifp) == (int)mtu)
 		return;
+	if (interface->lagg_port != NULL) {
+		/* It has no addresses and no routes that were to follow. */
+		if_setmtu(ifp, mtu);
+		kpi_lagg_port_changed(interface);
+		return;
+	}
 	strlcpy(ifr.ifr_name, if_name(ifp), sizeof(ifr.ifr_name));
 	CURVNET_SET(ifp->if_vnet);
 	/* The way that ifconfig(8) takes, so that routes and IPv6 follow. */
 	(void)ifhwioctl(SIOCSIFMTU, ifp, (caddr_t)&ifr, curthread);
 	CURVNET_RESTORE();
+}
+
+void
+rust_helper_if_set_checksums(struct kpi_ifnet *interface, int is_wanted)
+{
+
+	/* vlan(4) sees to a child. */
+	if (interface->port != NULL ||
+	    interface->leaves_checksums == (is_wanted != 0))
+		return;
+	interface->leaves_checksums = is_wanted != 0;
+	kpi_if_set_assist(interface);
 }
 
 void
@@ -422,7 +490,7 @@ rust_helper_if_set_link(struct kpi_ifnet *interface, int is_up)
 }
 
 #ifdef INET6
-static void
+void
 kpi_if_advertise(if_t ifp)
 {
 	static const struct in6_addr all_nodes =
@@ -450,6 +518,8 @@ rust_helper_if_announce(struct kpi_ifnet *interface)
 {
 	if_t ifp = interface->ifp;
 
+	if (kpi_lagg_port_moved(interface))
+		return;
 	CURVNET_SET(ifp->if_vnet);
 	EVENTHANDLER_INVOKE(iflladdr_event, ifp);
 #ifdef INET6

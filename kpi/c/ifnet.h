@@ -10,6 +10,7 @@
 
 struct ifnet;
 struct kpi_ifnet;
+struct kpi_lagg_callbacks;
 struct kpi_vlan;
 struct mbuf;
 
@@ -61,6 +62,8 @@ struct kpi_ifnet_callbacks {
 	void	 (*set_up)(void *driver, int is_up);
 	/* May sleep. */
 	int	 (*set_mtu)(void *driver, uint32_t mtu);
+	/* The largest MTU that set_mtu takes now. */
+	uint32_t (*mtu_max)(void *driver);
 	/* The list of groups changed. */
 	void	 (*groups_changed)(void *driver);
 	/* One counter, by enum kpi_if_counter. */
@@ -96,6 +99,8 @@ struct kpi_ifnet_config {
 	uint8_t		 address[KPI_LINK_ADDRESS_LEN];
 	uint8_t		 broadcast[KPI_LINK_ADDRESS_LEN];
 	uint64_t	 bits_per_second;
+	bool		 has_checksums;		/* Of datagrams, IPv4. */
+	const struct kpi_lagg_callbacks *lagg;	/* NULL: it is no lagg. */
 };
 
 /* ifnet.c: may sleep. */
@@ -117,6 +122,9 @@ void	rust_helper_if_refresh(struct kpi_ifnet *interface);
 void	rust_helper_if_detach(struct kpi_ifnet *interface);
 void	rust_helper_if_free(struct kpi_ifnet *interface);
 const char *rust_helper_if_name(struct kpi_ifnet *interface);
+/* Counts the interface of the stack, which stays until it is released. */
+struct ifnet *rust_helper_if_reference(struct kpi_ifnet *interface);
+void	rust_helper_if_release(struct ifnet *ifp);
 /* Tells the stack and everybody who listens. */
 void	rust_helper_if_set_address(struct kpi_ifnet *interface,
 	    const uint8_t *address);
@@ -132,12 +140,22 @@ void	rust_helper_if_each_group(struct kpi_ifnet *interface,
 	    void (*each)(void *argument, const uint8_t *address, uint32_t length),
 	    void *argument);
 
+/*
+ * Whether checksums are left to the adapter, as far as the administrator wants
+ * it and the adapter can do it.  A child does as its port does.
+ */
+void	rust_helper_if_set_checksums(struct kpi_ifnet *interface,
+	    int is_wanted);
+
 /* ifnet.c: does not sleep. */
 void	rust_helper_if_set_link(struct kpi_ifnet *interface, int is_up);
 
 /* link.c: does not sleep.  Consumes the packet. */
 void	rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *packet,
 	    uint16_t protocol, uint32_t cast);
+/* Shows a packet that is about to be handed to rust_helper_if_input(). */
+void	rust_helper_if_tap_input(struct kpi_ifnet *interface,
+	    struct mbuf *packet, uint16_t protocol, uint32_t cast);
 void	rust_helper_if_tap_output(struct kpi_ifnet *interface,
 	    struct mbuf *packet, const struct kpi_link_header *header);
 /*

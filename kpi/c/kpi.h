@@ -25,12 +25,16 @@ void	 rust_helper_free(void *memory);
 
 /* module.c */
 bool	 rust_helper_module_is_loaded(const char *name);
+int	 rust_helper_module_claim(const char *name);
+void	 rust_helper_module_unclaim(const char *name);
 
 /* sync.c */
 struct mtx *rust_helper_mtx_create(const char *name);
 void	 rust_helper_mtx_destroy(struct mtx *mtx);
 void	 rust_helper_mtx_lock(struct mtx *mtx);
 void	 rust_helper_mtx_unlock(struct mtx *mtx);
+void	 rust_helper_mtx_wait(struct mtx *mtx);		/* May sleep. */
+void	 rust_helper_mtx_notify(struct mtx *mtx);
 void	 rust_helper_net_epoch_enter(struct epoch_tracker *tracker);
 void	 rust_helper_net_epoch_exit(struct epoch_tracker *tracker);
 

@@ -13,6 +13,10 @@
 
 enum kpi_layout {
 	KPI_LAYOUT_OF(EPOCH_TRACKER, struct epoch_tracker),
+	KPI_LAYOUT_OF(LAGG_REQALL, struct lagg_reqall),
+	KPI_LAYOUT_OF(LAGG_REQFLAGS, struct lagg_reqflags),
+	KPI_LAYOUT_OF(LAGG_REQOPTS, struct lagg_reqopts),
+	KPI_LAYOUT_OF(LAGG_REQPORT, struct lagg_reqport),
 };
 
 #endif

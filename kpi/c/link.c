@@ -261,11 +261,12 @@ drop:
 }
 
 /* What bpf(4) shows for an InfiniBand address: the first bytes of the GID. */
-static void
+void
 kpi_link_tap(struct kpi_ifnet *interface, struct mbuf *m,
     const struct kpi_link_header *header)
 {
 	struct ether_header ethernet;
+	struct kpi_capture_header pseudo;
 	if_t ifp = interface->ifp;
 
 	if (bpf_peers_present(ifp->if_bpf)) {
@@ -275,9 +276,11 @@ kpi_link_tap(struct kpi_ifnet *interface, struct mbuf *m,
 		ethernet.ether_type = header->protocol;
 		bpf_mtap2(ifp->if_bpf, &ethernet, sizeof(ethernet), m);
 	}
-	if (interface->tap != NULL && bpf_peers_present(interface->tap))
-		bpf_mtap2(interface->tap, __DECONST(void *, header),
-		    KPI_LINK_HEADER_LEN, m);
+	if (interface->tap != NULL && bpf_peers_present(interface->tap)) {
+		memset(pseudo.nothing, 0, sizeof(pseudo.nothing));
+		pseudo.header = *header;
+		bpf_mtap2(interface->tap, &pseudo, sizeof(pseudo), m);
+	}
 }
 
 void
@@ -344,22 +347,27 @@ kpi_link_lagg(if_t ifp, struct mbuf *m, const struct kpi_link_header *header)
 	return (m);
 }
 
-static void
+void
 kpi_link_receive(struct kpi_ifnet *interface, struct mbuf *m,
     const struct kpi_link_header *header)
 {
+	struct kpi_lagg_port *port;
 	if_t ifp = interface->ifp;
 
 	m->m_pkthdr.rcvif = ifp;
 	m->m_flags &= ~M_VLANTAG;
 	m_clrprotoflags(m);
-	kpi_link_tap(interface, m, header);
 	if ((if_getflags(ifp) & IFF_UP) == 0 ||
 	    (if_getflags(ifp) & IFF_MONITOR) != 0) {
 		m_freem(m);
 		return;
 	}
 	M_SETFIB(m, ifp->if_fib);
+	port = (void *)atomic_load_acq_ptr((void *)&interface->lagg_port);
+	if (port != NULL) {
+		kpi_lagg_receive(port, m, header);
+		return;
+	}
 	if (ifp->if_type == IFT_INFINIBANDLAG) {
 		m = kpi_link_lagg(ifp, m, header);
 		if (m == NULL)
@@ -369,6 +377,71 @@ kpi_link_receive(struct kpi_ifnet *interface, struct mbuf *m,
 	kpi_link_dispatch(ifp, m, header->protocol);
 }
 
+/*
+ * An adapter checks the headers of IPv4, TCP and UDP.  Of a fragment it cannot
+ * have seen what TCP and UDP add up.
+ */
+static void
+kpi_link_set_verified(if_t ifp, struct mbuf *m, uint16_t protocol)
+{
+	struct ip ip;
+	bool is_verified;
+
+	is_verified = (m->m_pkthdr.csum_flags & CSUM_L3_VALID) != 0 &&
+	    (if_getcapenable(ifp) & IFCAP_RXCSUM) != 0 &&
+	    protocol == ETHERTYPE_IP && m->m_pkthdr.len >= (int)sizeof(ip);
+	m->m_pkthdr.csum_flags = 0;
+	if (!is_verified)
+		return;
+	m->m_pkthdr.csum_flags = CSUM_L3_CALC | CSUM_L3_VALID;
+	m_copydata(m, 0, sizeof(ip), (caddr_t)&ip);
+	if ((ntohs(ip.ip_off) & (IP_MF | IP_OFFMASK)) == 0 &&
+	    (ip.ip_p == IPPROTO_TCP || ip.ip_p == IPPROTO_UDP)) {
+		m->m_pkthdr.csum_flags |= CSUM_L4_CALC | CSUM_L4_VALID |
+		    CSUM_PSEUDO_HDR;
+		m->m_pkthdr.csum_data = 0xffff;
+	}
+}
+
+/* The link header that a received packet would have had. */
+static void
+kpi_link_header_of(struct kpi_ifnet *interface, struct mbuf *m,
+    uint16_t protocol, uint32_t cast, struct kpi_link_header *header)
+{
+
+	header->protocol = htons(protocol);
+	header->reserved = 0;
+	m->m_flags &= ~(M_BCAST | M_MCAST);
+	switch (cast) {
+	case KPI_IF_BROADCAST:
+		m->m_flags |= M_BCAST;
+		memcpy(header->address, interface->broadcast,
+		    KPI_LINK_ADDRESS_LEN);
+		break;
+	case KPI_IF_MULTICAST:
+		m->m_flags |= M_MCAST;
+		/* Of the group only the scope and the P_Key are known here. */
+		memcpy(header->address, interface->broadcast, 10);
+		memset(header->address + 10, 0, KPI_LINK_ADDRESS_LEN - 10);
+		break;
+	default:
+		memcpy(header->address, interface->address,
+		    KPI_LINK_ADDRESS_LEN);
+	}
+}
+
+void
+rust_helper_if_tap_input(struct kpi_ifnet *interface, struct mbuf *m,
+    uint16_t protocol, uint32_t cast)
+{
+	struct kpi_link_header header;
+
+	kpi_link_header_of(interface, m, protocol, cast, &header);
+	/* It tells received packets from sent ones. */
+	m->m_pkthdr.rcvif = interface->ifp;
+	kpi_link_tap(interface, m, &header);
+}
+
 void
 rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *m,
     uint16_t protocol, uint32_t cast)
@@ -376,25 +449,8 @@ rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *m,
 	struct kpi_link_header header;
 
 	NET_EPOCH_ASSERT();
-	header.protocol = htons(protocol);
-	header.reserved = 0;
-	m->m_flags &= ~(M_BCAST | M_MCAST);
-	switch (cast) {
-	case KPI_IF_BROADCAST:
-		m->m_flags |= M_BCAST;
-		memcpy(header.address, interface->broadcast,
-		    KPI_LINK_ADDRESS_LEN);
-		break;
-	case KPI_IF_MULTICAST:
-		m->m_flags |= M_MCAST;
-		/* Of the group only the scope and the P_Key are known here. */
-		memcpy(header.address, interface->broadcast, 10);
-		memset(header.address + 10, 0, KPI_LINK_ADDRESS_LEN - 10);
-		break;
-	default:
-		memcpy(header.address, interface->address,
-		    KPI_LINK_ADDRESS_LEN);
-	}
+	kpi_link_header_of(interface, m, protocol, cast, &header);
+	kpi_link_set_verified(interface->ifp, m, protocol);
 	CURVNET_SET_QUIET(interface->ifp->if_vnet);
 	kpi_link_receive(interface, m, &header);
 	CURVNET_RESTORE();
@@ -424,6 +480,8 @@ kpi_link_input(if_t ifp, struct mbuf *m)
 		m->m_flags |= M_BCAST;
 	else if (INFINIBAND_IS_MULTICAST(header.address))
 		m->m_flags |= M_MCAST;
+	m->m_pkthdr.rcvif = ifp;
+	kpi_link_tap(interface, m, &header);
 	CURVNET_SET_QUIET(ifp->if_vnet);
 	kpi_link_receive(interface, m, &header);
 	CURVNET_RESTORE();

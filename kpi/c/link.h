@@ -1,5 +1,5 @@
 /*
- * What ifnet.c, link.c and vlan.c share.
+ * What ifnet.c, lagg.c, link.c and vlan.c share.
  */
 #ifndef _KPI_LINK_H_
 #define	_KPI_LINK_H_
@@ -19,7 +19,19 @@
 
 MALLOC_DECLARE(M_KPI_IFNET);
 
+/*
+ * What stands in front of a packet of DLT_IPOIB: in the place of the global
+ * route header there are 20 bytes of nothing and the destination's address,
+ * then comes the header of RFC 4391 6.  So print tcpdump(1) and Wireshark it.
+ */
+struct kpi_capture_header {
+	uint8_t		nothing[KPI_LINK_ADDRESS_LEN];
+	struct kpi_link_header header;
+};
+_Static_assert(sizeof(struct kpi_capture_header) == 44, "what they expect");
+
 struct bpf_if;
+struct kpi_lagg_port;
 struct route;
 struct sockaddr;
 
@@ -32,6 +44,7 @@ struct kpi_ifnet {
 	const struct kpi_ifnet_callbacks *callbacks;
 	void		*driver;
 	u_int		 users;		/* Calls that keep it. */
+	bool		 leaves_checksums; /* To the adapter, if it may. */
 	struct sx	 flags_sx;	/* The driver is told of IFF_UP. */
 	struct bpf_if	*tap;		/* DLT_IPOIB; none of a child. */
 	uint8_t		 broadcast[KPI_LINK_ADDRESS_LEN];
@@ -56,6 +69,11 @@ struct kpi_ifnet {
 	if_ioctl_fn_t	 stock_ioctl;
 	if_get_counter_t stock_get_counter;
 	int		(*stock_requestencap)(if_t, struct if_encap_req *);
+
+	/* While it is a port of one of our laggs; found in the net epoch. */
+	struct kpi_lagg_port *lagg_port;
+	/* Of a lagg; NULL: it is none. */
+	const struct kpi_lagg_callbacks *lagg;
 };
 
 /*
@@ -77,6 +95,9 @@ void	kpi_if_set_flags(struct kpi_ifnet *interface, bool is_new);
 void	kpi_if_write_address(struct kpi_ifnet *interface,
 	    const uint8_t *address);
 void	kpi_if_wait_for_users(struct kpi_ifnet *interface);
+#ifdef INET6
+void	kpi_if_advertise(if_t ifp);
+#endif
 
 /* vlan.c */
 void	kpi_vlan_watch(struct kpi_ifnet *port);
@@ -84,6 +105,21 @@ void	kpi_vlan_unwatch(struct kpi_ifnet *port);
 void	kpi_vlan_abandon(struct kpi_ifnet *child);
 void	kpi_vlan_set_link(struct kpi_ifnet *child, int link_state);
 
+/* lagg.c */
+int	kpi_lagg_control(struct kpi_ifnet *lagg, u_long command,
+	    caddr_t data);
+void	kpi_lagg_receive(struct kpi_lagg_port *port, struct mbuf *m,
+	    const struct kpi_link_header *header);
+void	kpi_lagg_port_departs(struct kpi_ifnet *interface);
+void	kpi_lagg_port_changed(struct kpi_ifnet *interface);
+bool	kpi_lagg_port_moved(struct kpi_ifnet *interface);
+
+/* Shows the packet to bpf(4). */
+void	kpi_link_tap(struct kpi_ifnet *interface, struct mbuf *m,
+	    const struct kpi_link_header *header);
+/* Consumes the packet, which has no link header.  In the net epoch. */
+void	kpi_link_receive(struct kpi_ifnet *interface, struct mbuf *m,
+	    const struct kpi_link_header *header);
 int	kpi_link_output(if_t ifp, struct mbuf *m, const struct sockaddr *dst,
 	    struct route *ro);
 void	kpi_link_input(if_t ifp, struct mbuf *m);

@@ -5,6 +5,11 @@
 #include <sys/systm.h>
 #include <sys/mbuf.h>
 
+#include <netinet/in.h>
+#include <netinet/in_systm.h>
+#include <netinet/ip.h>
+#include <machine/in_cksum.h>
+
 #include "mbuf.h"
 
 /* What a header may take of an mbuf that is made for it. */
@@ -116,6 +121,62 @@ rust_helper_mbuf_writable_front(struct mbuf **chain, uint32_t length)
 	front->m_next = m;
 	*chain = front;
 	return (mtod(front, uint8_t *));
+}
+
+bool
+rust_helper_mbuf_wants_checksums(const struct mbuf *m)
+{
+
+	return ((m->m_pkthdr.csum_flags & (CSUM_IP | CSUM_DELAY_DATA)) != 0);
+}
+
+static void
+kpi_mbuf_put_checksum(struct mbuf *m, int offset, uint16_t checksum)
+{
+
+	m_copyback(m, offset, sizeof(checksum), (c_caddr_t)&checksum);
+}
+
+void
+rust_helper_mbuf_finish_checksums(struct mbuf *m, uint32_t offset)
+{
+	struct ip ip;
+	uint16_t checksum;
+	int flags = m->m_pkthdr.csum_flags, header, end;
+
+	m->m_pkthdr.csum_flags &= ~(CSUM_IP | CSUM_DELAY_DATA);
+	if (m->m_pkthdr.len < (int)(offset + sizeof(ip)))
+		return;
+	m_copydata(m, offset, sizeof(ip), (caddr_t)&ip);
+	header = ip.ip_hl << 2;
+	end = offset + ntohs(ip.ip_len);
+	if (header < (int)sizeof(ip) || end < (int)offset + header ||
+	    end > m->m_pkthdr.len)
+		return;
+	if ((flags & CSUM_DELAY_DATA) != 0 && (int)offset + header +
+	    m->m_pkthdr.csum_data + (int)sizeof(checksum) <= end) {
+		/* That of the pseudo header is in its place already. */
+		checksum = in_cksum_skip(m, end, offset + header);
+		/* RFC 768: 0 says that there is none. */
+		if (checksum == 0 && (flags & CSUM_UDP) != 0)
+			checksum = 0xffff;
+		kpi_mbuf_put_checksum(m, offset + header +
+		    m->m_pkthdr.csum_data, checksum);
+	}
+	if ((flags & CSUM_IP) != 0) {
+		kpi_mbuf_put_checksum(m, offset + offsetof(struct ip, ip_sum),
+		    0);
+		checksum = in_cksum_skip(m, offset + header, offset);
+		kpi_mbuf_put_checksum(m, offset + offsetof(struct ip, ip_sum),
+		    checksum);
+	}
+}
+
+void
+rust_helper_mbuf_set_verified(struct mbuf *m)
+{
+
+	m->m_pkthdr.csum_flags |= CSUM_L3_CALC | CSUM_L3_VALID;
 }
 
 void

@@ -25,6 +25,14 @@ struct mbuf *rust_helper_mbuf_fragment(const struct mbuf *chain,
 /* The first bytes, contiguous and writable; NULL without memory, and the chain
    is as it was then. */
 uint8_t	*rust_helper_mbuf_writable_front(struct mbuf **chain, uint32_t length);
+/*
+ * Checksums of an IPv4 packet that the stack left to the adapter: whether there
+ * are any, and making them, "offset" bytes behind the start.
+ */
+bool	rust_helper_mbuf_wants_checksums(const struct mbuf *chain);
+void	rust_helper_mbuf_finish_checksums(struct mbuf *chain, uint32_t offset);
+/* The adapter found those of a received packet right. */
+void	rust_helper_mbuf_set_verified(struct mbuf *chain);
 void	rust_helper_mbuf_free(struct mbuf *chain);
 struct mbuf *rust_helper_mbuf_next(struct mbuf *chain);
 void	rust_helper_mbuf_set_next(struct mbuf *chain, struct mbuf *next);

@@ -49,6 +49,26 @@ rust_helper_mtx_unlock(struct mtx *mtx)
 	mtx_unlock(mtx);
 }
 
+/*
+ * Unlocks it, sleeps until somebody notifies, and locks it.
+ */
+void
+rust_helper_mtx_wait(struct mtx *mtx)
+{
+
+	(void)mtx_sleep(mtx, mtx, 0, "kpi", 0);
+}
+
+/*
+ * Wakes all who wait.
+ */
+void
+rust_helper_mtx_notify(struct mtx *mtx)
+{
+
+	wakeup(mtx);
+}
+
 void
 rust_helper_net_epoch_enter(struct epoch_tracker *tracker)
 {

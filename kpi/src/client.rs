@@ -16,6 +16,7 @@ use sys_bindings as sys;
 
 use crate::context::{MaySleep, Unlocked};
 use crate::errno::Errno;
+use crate::ifnet::Reference;
 use crate::log::{self, Level};
 use crate::owned::{try_arc, try_box};
 use crate::{cm, sa, verbs};
@@ -29,6 +30,14 @@ pub trait Client: Send + Sync {
 
     /// An HCA goes. Everything that was made of it must go: the stack waits until it has.
     fn device_removed(&self, device: &Device, may_sleep: &mut MaySleep);
+
+    /// The interface of a port in a partition, for who manages connections by IP addresses.
+    fn find_interface(
+        &self,
+        port: &Port,
+        pkey: Pkey,
+        may_sleep: &mut MaySleep,
+    ) -> Option<Reference>;
 }
 
 /// A client that is told of HCAs. One at a time and module.
@@ -379,6 +388,7 @@ impl Drop for PortWatch {
 static CALLBACKS: sys::kpi_ofed_callbacks = sys::kpi_ofed_callbacks {
     device_added: Some(device_added),
     device_removed: Some(device_removed),
+    find_interface: Some(find_interface),
     port_changed: Some(port_changed),
     completed: Some(verbs::completed),
     qp_event: Some(verbs::qp_event),
@@ -423,6 +433,33 @@ unsafe extern "C" fn device_removed(client: *mut c_void, device: *mut c_void) {
     let mut may_sleep = unsafe { MaySleep::assume() };
     registered.client.device_removed(&device, &mut may_sleep);
     device.wait_until_unused(&may_sleep);
+}
+
+/// # Safety
+///
+/// `client` is registered, `device` is what `device_added` returned, and not handed back meanwhile.
+/// The thread may sleep.
+unsafe extern "C" fn find_interface(
+    client: *mut c_void,
+    device: *mut c_void,
+    number: u8,
+    pkey: u16,
+) -> *mut sys::ifnet {
+    // SAFETY: as in `device_added`.
+    let registered = unsafe { &*client.cast::<Registered>() };
+    // SAFETY: from `Arc::into_raw`; the stack still has it, so this is another reference.
+    let inner = unsafe {
+        Arc::increment_strong_count(device.cast::<Inner>());
+        Arc::from_raw(device.cast::<Inner>())
+    };
+    let device = Device { inner };
+    // SAFETY: the stack calls from a thread, with an sx lock held only.
+    let mut may_sleep = unsafe { MaySleep::assume() };
+    let port = device.ports().find(|port| port.number == number);
+    let found = port
+        .zip(Pkey::new(pkey))
+        .and_then(|(port, pkey)| registered.client.find_interface(&port, pkey, &mut may_sleep));
+    found.map_or(null_mut(), Reference::into_raw)
 }
 
 /// # Safety

@@ -33,6 +33,8 @@ errnos! {
     EEXIST;
     /// An argument is out of its range.
     EINVAL;
+    /// The interface is down.
+    ENETDOWN;
     /// A queue is full.
     ENOBUFS;
     /// There is none.
@@ -41,6 +43,10 @@ errnos! {
     ENOMEM;
     /// No such device.
     ENXIO;
+    /// There is no room for more.
+    ENOSPC;
+    /// It does not go together with this protocol.
+    EPROTONOSUPPORT;
     /// No answer in time.
     ETIMEDOUT;
     /// It cannot do that.

@@ -16,6 +16,7 @@ use zerocopy::IntoBytes;
 
 use crate::context::{InNetEpoch, MaySleep, Unlocked};
 use crate::errno::Errno;
+use crate::lagg::{self, Aggregator};
 use crate::mbuf::Packet;
 use crate::owned::try_box;
 use crate::time;
@@ -50,6 +51,9 @@ pub trait Driver: Send + Sync {
     /// The list of multicast groups changed. It looks at the list later.
     fn groups_changed(&self);
 
+    /// The largest MTU that [`Self::set_mtu`] takes now.
+    fn mtu_max(&self, unlocked: &mut Unlocked) -> usize;
+
     /// A counter of the interface.
     fn counter(&self, counter: InterfaceCounter, unlocked: &mut Unlocked) -> u64;
 
@@ -59,6 +63,11 @@ pub trait Driver: Send + Sync {
     /// The interface with this tag, which was adopted, is taken away: that which was made of it
     /// must be detached before this returns.
     fn child_unconfigured(&self, tag: VlanTag, may_sleep: &mut MaySleep);
+
+    /// What drives the lagg that the interface is, if it is one.
+    fn aggregator(&self) -> Option<&dyn Aggregator> {
+        None
+    }
 }
 
 /// The tag of an interface of vlan(4): 12 bits, which are the low ones of a P_Key.
@@ -118,6 +127,38 @@ pub enum InterfaceCounter {
     DropsOut,
 }
 
+impl InterfaceCounter {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::PacketsIn,
+        Self::ErrorsIn,
+        Self::BytesIn,
+        Self::MulticastIn,
+        Self::DropsIn,
+        Self::PacketsOut,
+        Self::ErrorsOut,
+        Self::BytesOut,
+        Self::MulticastOut,
+        Self::DropsOut,
+    ];
+
+    pub(crate) const fn raw(self) -> u32 {
+        use sys::kpi_if_counter as raw;
+        match self {
+            Self::PacketsIn => raw::KPI_IF_IPACKETS,
+            Self::ErrorsIn => raw::KPI_IF_IERRORS,
+            Self::BytesIn => raw::KPI_IF_IBYTES,
+            Self::MulticastIn => raw::KPI_IF_IMCASTS,
+            Self::DropsIn => raw::KPI_IF_IQDROPS,
+            Self::PacketsOut => raw::KPI_IF_OPACKETS,
+            Self::ErrorsOut => raw::KPI_IF_OERRORS,
+            Self::BytesOut => raw::KPI_IF_OBYTES,
+            Self::MulticastOut => raw::KPI_IF_OMCASTS,
+            Self::DropsOut => raw::KPI_IF_OQDROPS,
+        }
+    }
+}
+
 /// What is to be an interface.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
@@ -145,6 +186,8 @@ pub struct InterfaceConfig<'a> {
     pub broadcast: LinkAddress,
     /// The rate of the port.
     pub bits_per_second: u64,
+    /// Whether checksums of IPv4, TCP and UDP can be left to the adapter.
+    pub has_checksums: bool,
 }
 
 /// An interface.
@@ -178,6 +221,10 @@ impl NetInterface {
         driver: Arc<dyn Driver>,
         _may_sleep: &MaySleep,
     ) -> Result<Self, Errno> {
+        let lagg = match driver.aggregator() {
+            Some(_) => &raw const lagg::CALLBACKS,
+            None => core::ptr::null(),
+        };
         let driver = NonNull::from(Box::leak(try_box(driver)?));
         let (name, unit) = match config.place {
             Place::New { name, unit } => (name, unit),
@@ -193,6 +240,8 @@ impl NetInterface {
             address: [0; LINK_ADDRESS_BYTES],
             broadcast: [0; LINK_ADDRESS_BYTES],
             bits_per_second: config.bits_per_second,
+            lagg,
+            has_checksums: config.has_checksums,
         };
         raw.address.copy_from_slice(config.address.as_bytes());
         raw.broadcast.copy_from_slice(config.broadcast.as_bytes());
@@ -237,6 +286,16 @@ impl NetInterface {
         name.to_str().unwrap_or("ib?")
     }
 
+    /// Counts the interface, for others than the driver. `None` if it is detached.
+    pub fn reference(&self) -> Option<Reference> {
+        let interface = self.while_attached(|interface| {
+            // SAFETY: attached. It counts, and does not sleep.
+            unsafe { sys::rust_helper_if_reference(interface) }
+        });
+        // INVARIANT: counted just now.
+        interface.and_then(NonNull::new).map(|interface| Reference { interface })
+    }
+
     /// Says whether there is a carrier. It does not sleep.
     pub fn set_link(&self, is_up: bool) {
         self.while_attached(|interface| {
@@ -279,6 +338,15 @@ impl NetInterface {
         });
     }
 
+    /// Says whether the stack may leave checksums to the adapter now. It is asked not to in
+    /// connected mode.
+    pub fn set_checksums(&self, is_wanted: bool, _may_sleep: &MaySleep) {
+        self.while_attached(|interface| {
+            // SAFETY: may sleep, as the argument proves; attached.
+            unsafe { sys::rust_helper_if_set_checksums(interface, is_wanted.into()) }
+        });
+    }
+
     /// Tells the neighbours of the address, by gratuitous ARP and unsolicited advertisements.
     pub fn announce(&self, _may_sleep: &MaySleep) {
         self.while_attached(|interface| {
@@ -300,14 +368,21 @@ impl NetInterface {
         });
     }
 
+    /// Shows a packet that was received, as it was, to bpf(4). It does not sleep.
+    pub fn tap_input(&self, packet: &Packet, delivery: Delivery) {
+        let cast = number_of(delivery.cast);
+        self.while_attached(|interface| {
+            // SAFETY: attached, and the packet is a whole one.
+            unsafe {
+                sys::rust_helper_if_tap_input(interface, packet.raw(), delivery.protocol.0, cast);
+            }
+        });
+    }
+
     /// Hands a received packet to the stack. No lock may be held that output takes; it does not
     /// sleep.
     pub fn input(&self, packet: Packet, delivery: Delivery, _epoch: &mut InNetEpoch) {
-        let cast = match delivery.cast {
-            Cast::Unicast => sys::kpi_if_cast::KPI_IF_UNICAST,
-            Cast::Multicast => sys::kpi_if_cast::KPI_IF_MULTICAST,
-            Cast::Broadcast => sys::kpi_if_cast::KPI_IF_BROADCAST,
-        };
+        let cast = number_of(delivery.cast);
         self.while_attached(|interface| {
             let chain = packet.into_raw();
             // SAFETY: attached; the stack is the owner of the packet from now on. The thread is in
@@ -320,12 +395,7 @@ impl NetInterface {
 
     /// Shows a packet that is about to be sent to bpf(4). It does not sleep.
     pub fn tap_output(&self, header: &LinkHeader, packet: &Packet) {
-        let mut raw = sys::kpi_link_header {
-            address: [0; LINK_ADDRESS_BYTES],
-            protocol: header.protocol.0.to_be(),
-            reserved: 0,
-        };
-        raw.address.copy_from_slice(header.to.as_bytes());
+        let raw = raw_header(header);
         // SAFETY: the interface exists by its invariant, and the packet is a whole one.
         unsafe {
             sys::rust_helper_if_tap_output(self.raw(), packet.raw(), &raw const raw);
@@ -367,9 +437,14 @@ impl NetInterface {
         }
     }
 
+    /// Which one it is.
+    pub fn id(&self) -> InterfaceId {
+        InterfaceId(self.interface)
+    }
+
     /// Runs `f` if the interface is attached; it is not detached meanwhile. What the stack has for
     /// an interface goes with that: the link-level address, bpf(4), the task of the link's state.
-    fn while_attached<R>(&self, f: impl FnOnce(*mut sys::kpi_ifnet) -> R) -> Option<R> {
+    pub(crate) fn while_attached<R>(&self, f: impl FnOnce(*mut sys::kpi_ifnet) -> R) -> Option<R> {
         // In one order for all threads: either `detach` sees this user, or this user sees that.
         self.users.fetch_add(1, Ordering::SeqCst);
         let result = self.is_attached.load(Ordering::SeqCst).then(|| f(self.raw()));
@@ -377,8 +452,27 @@ impl NetInterface {
         result
     }
 
-    fn raw(&self) -> *mut sys::kpi_ifnet {
+    pub(crate) fn raw(&self) -> *mut sys::kpi_ifnet {
         self.interface.as_ptr()
+    }
+}
+
+/// Which interface it is, among those that exist. It is there to be compared.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct InterfaceId(NonNull<sys::kpi_ifnet>);
+
+// SAFETY: it is compared only.
+unsafe impl Send for InterfaceId {}
+// SAFETY: as above.
+unsafe impl Sync for InterfaceId {}
+
+impl InterfaceId {
+    pub(crate) fn from_raw(raw: *mut sys::kpi_ifnet) -> Option<Self> {
+        NonNull::new(raw).map(Self)
+    }
+
+    pub(crate) fn raw(self) -> *mut sys::kpi_ifnet {
+        self.0.as_ptr()
     }
 }
 
@@ -393,6 +487,51 @@ impl Drop for NetInterface {
         unsafe { sys::rust_helper_if_free(self.raw()) };
         // SAFETY: from a box by the invariant, and nobody else knows it any more.
         drop(unsafe { Box::from_raw(self.driver.as_ptr()) });
+    }
+}
+
+/// An interface of the stack, which stays while this exists: its memory, not what it does.
+///
+/// # Invariants
+///
+/// `interface` is counted for this.
+#[derive(Debug)]
+pub struct Reference {
+    interface: NonNull<sys::ifnet>,
+}
+
+// SAFETY: the count may be changed by any thread.
+unsafe impl Send for Reference {}
+
+impl Reference {
+    /// Gives the count away.
+    pub(crate) fn into_raw(self) -> *mut sys::ifnet {
+        core::mem::ManuallyDrop::new(self).interface.as_ptr()
+    }
+}
+
+impl Drop for Reference {
+    fn drop(&mut self) {
+        // SAFETY: counted, by the invariant. What is left to do, the stack does later.
+        unsafe { sys::rust_helper_if_release(self.interface.as_ptr()) }
+    }
+}
+
+pub(crate) fn raw_header(header: &LinkHeader) -> sys::kpi_link_header {
+    let mut raw = sys::kpi_link_header {
+        address: [0; LINK_ADDRESS_BYTES],
+        protocol: header.protocol.0.to_be(),
+        reserved: 0,
+    };
+    raw.address.copy_from_slice(header.to.as_bytes());
+    raw
+}
+
+fn number_of(cast: Cast) -> u32 {
+    match cast {
+        Cast::Unicast => sys::kpi_if_cast::KPI_IF_UNICAST,
+        Cast::Multicast => sys::kpi_if_cast::KPI_IF_MULTICAST,
+        Cast::Broadcast => sys::kpi_if_cast::KPI_IF_BROADCAST,
     }
 }
 
@@ -421,6 +560,7 @@ static CALLBACKS: sys::kpi_ifnet_callbacks = sys::kpi_ifnet_callbacks {
     flush_queue: Some(flush_queue),
     set_up: Some(set_up),
     set_mtu: Some(set_mtu),
+    mtu_max: Some(mtu_max),
     groups_changed: Some(groups_changed),
     counter: Some(counter),
     map_group: Some(map_group),
@@ -431,7 +571,7 @@ static CALLBACKS: sys::kpi_ifnet_callbacks = sys::kpi_ifnet_callbacks {
 /// # Safety
 ///
 /// `driver` is that of an interface that is not detached.
-unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a dyn Driver {
+pub(crate) unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a dyn Driver {
     // SAFETY: it stays where it is until the interface is detached.
     &**unsafe { &*driver.cast::<Arc<dyn Driver>>() }
 }
@@ -494,6 +634,18 @@ unsafe extern "C" fn set_mtu(driver: *mut c_void, mtu: u32) -> c_int {
 /// # Safety
 ///
 /// `driver` is that of an interface that is not detached.
+unsafe extern "C" fn mtu_max(driver: *mut c_void) -> u32 {
+    // SAFETY: as the caller says.
+    let driver = unsafe { driver_of(driver) };
+    // SAFETY: a lagg asks with no mutex of ours held.
+    let mtu_max = driver.mtu_max(&mut unsafe { Unlocked::assume() });
+    // CAST: at most 65520.
+    mtu_max as u32
+}
+
+/// # Safety
+///
+/// `driver` is that of an interface that is not detached.
 unsafe extern "C" fn groups_changed(driver: *mut c_void) {
     // SAFETY: as the caller says.
     unsafe { driver_of(driver) }.groups_changed();
@@ -503,21 +655,8 @@ unsafe extern "C" fn groups_changed(driver: *mut c_void) {
 ///
 /// `driver` is that of an interface that is not detached.
 unsafe extern "C" fn counter(driver: *mut c_void, counter: u32) -> u64 {
-    use sys::kpi_if_counter as raw;
-    let counter = match counter {
-        raw::KPI_IF_IPACKETS => InterfaceCounter::PacketsIn,
-        raw::KPI_IF_IERRORS => InterfaceCounter::ErrorsIn,
-        raw::KPI_IF_IBYTES => InterfaceCounter::BytesIn,
-        raw::KPI_IF_IMCASTS => InterfaceCounter::MulticastIn,
-        raw::KPI_IF_IQDROPS => InterfaceCounter::DropsIn,
-        raw::KPI_IF_OPACKETS => InterfaceCounter::PacketsOut,
-        raw::KPI_IF_OERRORS => InterfaceCounter::ErrorsOut,
-        raw::KPI_IF_OBYTES => InterfaceCounter::BytesOut,
-        raw::KPI_IF_OMCASTS => InterfaceCounter::MulticastOut,
-        raw::KPI_IF_OQDROPS => InterfaceCounter::DropsOut,
-        // wildcard: numbers of C, not an enum.
-        _ => return 0,
-    };
+    let known = InterfaceCounter::ALL.into_iter().find(|known| known.raw() == counter);
+    let Some(counter) = known else { return 0 };
     // SAFETY: as the caller says.
     let driver = unsafe { driver_of(driver) };
     // SAFETY: the stack calls with no mutex of ours held.

@@ -17,11 +17,13 @@ extern crate alloc;
 
 mod abi;
 pub mod client;
+pub mod cloner;
 pub mod cm;
 pub mod context;
 pub mod dma;
 pub mod errno;
 pub mod ifnet;
+pub mod lagg;
 pub mod late;
 pub mod log;
 pub mod mbuf;

@@ -73,6 +73,27 @@ impl Packet {
         NonNull::new(chain).map(|chain| Self { chain })
     }
 
+    /// Whether the stack left checksums of this packet to the adapter.
+    pub fn wants_checksums(&self) -> bool {
+        // SAFETY: a chain with a packet header by the invariant.
+        unsafe { sys::rust_helper_mbuf_wants_checksums(self.raw()) }
+    }
+
+    /// Makes the checksums that were left to the adapter. The IPv4 header begins `offset` bytes
+    /// behind the start. It does not sleep.
+    pub fn finish_checksums(&mut self, offset: usize) {
+        // SAFETY: a whole chain by the invariant; it stays within it, and writes where the stack
+        // itself would have written.
+        // CAST: the length of a header.
+        unsafe { sys::rust_helper_mbuf_finish_checksums(self.raw(), offset as u32) }
+    }
+
+    /// The adapter found the checksums of this packet, which was received, right.
+    pub fn set_verified(&mut self) {
+        // SAFETY: a chain with a packet header by the invariant.
+        unsafe { sys::rust_helper_mbuf_set_verified(self.raw()) }
+    }
+
     /// The first `count` bytes, to be changed. `None` if there are fewer, or without memory. It
     /// does not sleep.
     pub fn writable_front(&mut self, count: usize) -> Option<&mut [u8]> {

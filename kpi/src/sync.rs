@@ -114,6 +114,31 @@ impl<L: Level, T> Mutex<L, T> {
         result
     }
 
+    /// Runs `f` with the mutex held until it has a result: at once, and again each time that
+    /// somebody notifies. It sleeps in between, with the mutex free.
+    pub fn wait<R>(&self, _may_sleep: &mut MaySleep, mut f: impl FnMut(&mut T) -> Option<R>) -> R {
+        // SAFETY: as in `with`.
+        unsafe { sys::rust_helper_mtx_lock(self.mutex.as_ptr()) };
+        let result = loop {
+            // SAFETY: the mutex is held, so this is the only reference to the value.
+            if let Some(result) = f(unsafe { &mut *self.value.get() }) {
+                break result;
+            }
+            // SAFETY: the thread may sleep, as the argument proves, and holds this mutex, with
+            // which it comes back.
+            unsafe { sys::rust_helper_mtx_wait(self.mutex.as_ptr()) };
+        };
+        // SAFETY: locked above, by this thread.
+        unsafe { sys::rust_helper_mtx_unlock(self.mutex.as_ptr()) };
+        result
+    }
+
+    /// Has all who wait look again. It may be held, or not.
+    pub fn notify(&self) {
+        // SAFETY: initialised, by the invariant; it takes a lock of its own.
+        unsafe { sys::rust_helper_mtx_notify(self.mutex.as_ptr()) }
+    }
+
     /// The value, of a mutex that is not needed any more.
     pub fn into_inner(self) -> T {
         let this = core::mem::ManuallyDrop::new(self);

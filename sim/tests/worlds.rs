@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ipoib_rs::interface::Mode;
-use sim::rules::{ConnectedRules, Rules};
+use sim::rules::{ConnectedRules, LaggRules, Rules};
 use sim::world::{Lane, Version, World, WorldBuilder};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -24,6 +24,18 @@ fn pair_with_child() -> World {
     assert!(world.run_until(SECOND, |world| (0..3).all(|station| world.is_link_up(station))));
     world
 }
+
+/// Three adapters; the first host has a lagg over the first two. Its peer is station 2.
+fn lagg(rules: LaggRules) -> World {
+    let rules = Rules { station_count: 3, lagg: Some(rules), ..Rules::calm() };
+    let mut world = WorldBuilder::new(1).rules(rules).build();
+    assert!(world.run_until(SECOND, |world| (0..3).all(|station| world.is_link_up(station))));
+    world.run_for(SECOND);
+    world
+}
+
+const TO_LAGG: Lane = Lane { from: 2, to: 0, version: Version::V4 };
+const FROM_LAGG: Lane = Lane { from: 0, to: 2, version: Version::V6 };
 
 /// Two hosts in connected mode whose links are up.
 fn connected_pair() -> World {
@@ -212,5 +224,47 @@ fn a_lower_mtu_is_kept_on_a_connection_that_is_there() {
     world.run_for(SECOND);
     assert_eq!(world.counter(0, "tx_fragmented_packets"), 1);
     assert_eq!(world.failure(), None);
+    end(world);
+}
+
+#[test]
+fn a_lagg_goes_on_when_the_port_that_carries_loses_its_link() {
+    let mut world = lagg(LaggRules::CALM);
+    assert!(answers(&mut world, TO_LAGG));
+    assert!(answers(&mut world, FROM_LAGG));
+    world.take_port_down(0);
+    world.run_for(SECOND / 100);
+    let sent = world.counter(0, "tx_packets");
+    assert!(answers(&mut world, TO_LAGG), "by the second port");
+    assert!(answers(&mut world, FROM_LAGG), "by the second port");
+    assert_eq!(world.counter(0, "tx_packets"), sent);
+    world.bring_port_up(0);
+    world.run_for(SECOND);
+    let other = world.counter(1, "tx_packets");
+    assert!(answers(&mut world, FROM_LAGG), "by the first port again");
+    assert_eq!(world.counter(1, "tx_packets"), other);
+    assert_eq!(world.lanes().len(), 4, "two hosts, two versions of IP");
+    end(world);
+}
+
+#[test]
+fn a_lagg_that_hears_of_nothing_looks_by_itself() {
+    let rules = LaggRules { event_loss: 1000, ..LaggRules::CALM };
+    let mut world = lagg(rules);
+    world.run_for(rules.update_interval);
+    assert!(answers(&mut world, TO_LAGG));
+    world.take_port_down(0);
+    world.run_for(2 * rules.update_interval);
+    assert!(answers(&mut world, TO_LAGG));
+    end(world);
+}
+
+#[test]
+fn a_lagg_outlives_its_primary() {
+    let mut world = lagg(LaggRules::CALM);
+    world.detach(0);
+    world.run_for(SECOND / 10);
+    assert!(answers(&mut world, TO_LAGG));
+    assert!(answers(&mut world, FROM_LAGG));
     end(world);
 }

@@ -31,9 +31,11 @@ softib_query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	attr->sys_image_guid = ib->node_guid;
 	attr->max_mr_size = ~0ULL;
 	attr->page_size_cap = PAGE_SIZE;
-	/* Neither checksums nor segmentation: what is sent is what arrives. */
+	/* No segmentation: what is sent is what arrives. */
 	attr->device_cap_flags = IB_DEVICE_LOCAL_DMA_LKEY |
 	    IB_DEVICE_PORT_ACTIVE_EVENT | IB_DEVICE_SYS_IMAGE_GUID;
+	if (softib_checksums != 0)
+		attr->device_cap_flags |= IB_DEVICE_UD_IP_CSUM;
 	attr->max_qp = 4096;
 	attr->max_qp_wr = 16384;
 	attr->max_sge = 32;

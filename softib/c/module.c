@@ -18,6 +18,7 @@ MALLOC_DEFINE(M_SOFTIB, "softib_qp", "queue pairs of softib");
 
 /* What adapters say; read when one is registered. */
 uint32_t softib_srq_sge_max;
+int softib_checksums;
 
 static struct softib		*softib;
 static struct softib_device	*softib_devices[SOFTIB_DEVICES_MAX];
@@ -47,6 +48,8 @@ softib_start(void)
 
 	error = softib_rs_create(&softib, &config);
 	softib_srq_sge_max = config.receive_segments_max;
+	softib_checksums = 0;
+	TUNABLE_INT_FETCH("hw.softib.checksums", &softib_checksums);
 	for (i = 0; error == 0 && i < config.device_count; i++)
 		error = softib_attach(softib, i, &softib_devices[i]);
 	if (error != 0) {

@@ -47,7 +47,8 @@ softib_fill_wc(struct ib_wc *wc, const struct softib_completion *completion)
 	wc->byte_len = completion->byte_count;
 	wc->qp = &((struct softib_qp *)completion->pair)->ib;
 	wc->src_qp = completion->source_qpn;
-	wc->wc_flags = completion->has_grh ? IB_WC_GRH : 0;
+	wc->wc_flags = (completion->has_grh ? IB_WC_GRH : 0) |
+	    (completion->has_right_checksums ? IB_WC_IP_CSUM_OK : 0);
 	wc->pkey_index = completion->pkey_index;
 	wc->slid = completion->source_lid;
 	wc->sl = completion->sl;

@@ -38,6 +38,8 @@ softib_post_one_send(struct softib *softib, struct softib_qp *qp,
 		send.remote_qpn = ud->remote_qpn;
 		send.qkey = ud->remote_qkey;
 		send.pkey_index = ud->pkey_index;
+		send.wants_checksums =
+		    (wr->send_flags & IB_SEND_IP_CSUM) != 0;
 	}
 	return (softib_rs_post_send(softib, qp->handle, &send));
 }

@@ -153,7 +153,8 @@ struct softib_send {
 	uint32_t qkey;
 	uint16_t pkey_index;
 	uint8_t	 is_signalled;
-	uint8_t	 reserved[5];
+	uint8_t	 wants_checksums;
+	uint8_t	 reserved[4];
 };
 _Static_assert(sizeof(struct softib_send) == 40, "layout");
 
@@ -176,7 +177,8 @@ struct softib_completion {
 	uint8_t	 sl;
 	uint8_t	 is_receive;
 	uint8_t	 has_grh;
-	uint8_t	 reserved[5];
+	uint8_t	 has_right_checksums;
+	uint8_t	 reserved[4];
 };
 _Static_assert(sizeof(struct softib_completion) == 40, "layout");
 

@@ -56,6 +56,7 @@ softib_device_of(struct ib_device *ib)
 
 /* module.c */
 extern uint32_t softib_srq_sge_max;
+extern int softib_checksums;
 
 /* device.c */
 int	softib_attach(struct softib *, uint32_t index, struct softib_device **);

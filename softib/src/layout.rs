@@ -130,7 +130,8 @@ pub struct Send {
     pub qkey: u32,
     pub pkey_index: u16,
     pub is_signalled: u8,
-    pub reserved: [u8; 5],
+    pub wants_checksums: u8,
+    pub reserved: [u8; 4],
 }
 
 /// `struct softib_receive`.
@@ -157,7 +158,8 @@ pub struct Completion {
     pub sl: u8,
     pub is_receive: u8,
     pub has_grh: u8,
-    pub reserved: [u8; 5],
+    pub has_right_checksums: u8,
+    pub reserved: [u8; 4],
 }
 
 const_assert_eq!(size_of::<Context>(), size_of::<*const c_void>());

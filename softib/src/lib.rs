@@ -18,6 +18,7 @@ extern crate alloc;
 mod abi;
 #[cfg(target_os = "none")]
 mod admin;
+mod checksum;
 pub mod error;
 pub mod hide;
 pub mod layout;

@@ -41,6 +41,8 @@ pub struct World {
     subnet: Box<Subnet>,
     chance: Chance,
     refuses_requests: bool,
+    /// Somebody left checksums to an adapter, so they are looked at as well.
+    makes_checksums: bool,
     devices: Vec<Device>,
     addresses: Table<AhId>,
     queues: Table<Queue>,
@@ -168,6 +170,7 @@ impl World {
             subnet,
             chance: Chance::new(config.seed),
             refuses_requests: false,
+            makes_checksums: false,
             devices: Vec::new(),
             addresses: Table::default(),
             queues: Table::default(),

@@ -16,6 +16,8 @@ pub struct PortRow {
     pub is_primary: bool,
     /// Whether it carries (ACTIVE of ifconfig(8)).
     pub is_carrier: bool,
+    /// Whether it has a link.
+    pub has_link: bool,
     /// The state: `carrying`, `standby`, `down` or `leaving`.
     pub state: &'static str,
     /// What it is called on the link.
@@ -91,6 +93,7 @@ impl Lagg {
                 port: id,
                 is_primary: self.primary() == Some(id),
                 is_carrier,
+                has_link: port.has_link(),
                 state,
                 identity: port.report.identity,
                 mtu: port.report.mtu,

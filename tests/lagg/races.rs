@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ipoib_rs::lagg::{Config, Event, PortId, PortLink, PortReport, Removal};
 use ipoib_rs::limits::{LAGG_HOLD_DOWN, LAGG_UPDATE_INTERVAL, LaggLimits};
+use ipoib_rs::packet::Cast;
 use proptest::prelude::*;
 
 use crate::bench::*;
@@ -34,6 +35,8 @@ struct World {
     bench: Bench,
     reports: [PortReport; 2],
     ids: [Option<PortId>; 2],
+    /// Every port that there ever was.
+    ever: Vec<PortId>,
     is_detached: bool,
     readdressed: u32,
 }
@@ -47,6 +50,7 @@ impl World {
             bench: Bench::with(config),
             reports: [joined(1), second],
             ids: [None; 2],
+            ever: Vec::new(),
             is_detached: false,
             readdressed: 0,
         }
@@ -109,6 +113,7 @@ impl World {
         if let Ok(port) = added {
             assert_eq!(self.ids[n], None, "it was there already");
             self.ids[n] = Some(port);
+            self.ever.push(port);
             self.sync(n);
         } else {
             assert!(self.ids[n].is_some() || self.is_detached);
@@ -150,8 +155,23 @@ impl World {
         }
     }
 
+    /// Report B05: a packet passes by a port that is there, or not at all.
+    fn check_packets(&mut self) {
+        let lagg = &mut self.bench.lagg;
+        let members: BTreeSet<PortId> =
+            lagg.ports().filter(|row| row.state != "leaving").map(|row| row.port).collect();
+        for &port in &self.ever {
+            let is_taken = lagg.handle_receive(port, Cast::Unicast).is_ok();
+            assert!(!is_taken || members.contains(&port), "{port:?} is gone");
+        }
+        if let Ok(port) = lagg.handle_transmit() {
+            assert_eq!(Some(port), lagg.carrier());
+        }
+    }
+
     /// What must hold after every input.
-    fn check(&self, seen: usize) {
+    fn check(&mut self, seen: usize) {
+        self.check_packets();
         let lagg = &self.bench.lagg;
         let carrier = lagg.ports().find(|row| row.is_carrier);
         assert_eq!(carrier.map(|row| row.port), lagg.carrier());

@@ -7,6 +7,7 @@
 #   expect NAME COMMAND...  a check that passes if the command does
 #   refuse NAME TEXT COMMAND...  ... if the command fails, and says TEXT or makes the kernel say it
 #   need PROGRAM...      whether all of these programs are there; says which is not
+#   keep FILE            copies a file of some KiB out of the machine, see vm.sh
 #   observe              what follows is about somebody else's driver: found, and not judged
 #   judge                ends that
 #   note TEXT            a line for whoever reads the console
@@ -32,6 +33,15 @@ not_ok() {
 
 skip() {
     report skip "$1: $2"
+}
+
+# The base system has no program that makes text of any file, but cmp(1) says which bytes are not 0.
+keep() {
+    {
+        printf '@file %s %s\n' "$(basename "$1")" "$(wc -c <"$1" | tr -d ' ')"
+        cmp -l "$1" /dev/zero 2>/dev/null | awk '{ print "@byte", $1, $2 }'
+        echo "@end"
+    } >/dev/cuau1
 }
 
 # Names the check that is being made, for the case that the machine does not survive it.

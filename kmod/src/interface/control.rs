@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
 use ipoib_rs::ib::Mgid;
-use ipoib_rs::interface::PortEvent;
+use ipoib_rs::interface::{Mode, PortEvent};
 use ipoib_rs::wire::{LINK_ADDRESS_BYTES, LinkAddress};
 use kpi::context::MaySleep;
 use kpi::errno::Errno;
@@ -150,10 +150,12 @@ impl Interface {
     /// Tells the stack what is so now, whatever happened and in which order.
     #[inline(never)]
     pub(super) fn update_state(&self, may_sleep: &mut MaySleep) {
-        let (address, mtu, is_up) = self.core.with(may_sleep, |locked, _| {
+        let (address, mtu, is_up, mode) = self.core.with(may_sleep, |locked, _| {
             let core = &locked.core;
-            (core.address(), core.mtu(), core.is_link_up())
+            (core.address(), core.mtu(), core.is_link_up(), core.mode())
         });
+        // An adapter makes them for datagrams only.
+        self.net.set_checksums(mode == Mode::Datagram, may_sleep);
         self.subnet_prefix.store(address.gid().subnet_prefix(), Ordering::Relaxed);
         self.net.set_address(&address, may_sleep);
         // Only news: an administrator may have chosen a smaller one.

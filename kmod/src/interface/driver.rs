@@ -53,17 +53,17 @@ impl Interface {
         mut packet: Packet,
         epoch: &mut InNetEpoch,
     ) -> Result<(), Errno> {
-        self.net.tap_output(&header, &packet);
         if header.protocol == EtherType::IPV6 {
             self.normalize(&mut packet, OptionPadding::Before);
         }
+        // As it is on the fabric.
+        self.net.tap_output(&header, &packet);
         self.feed(epoch, |core, path| {
             if !path.queues.waiting.is_empty() {
                 // Others wait already: this one goes behind them.
                 return wait(header, packet, path);
             }
-            let to = header.to;
-            match core.handle_transmit(time::now(), &to, header.protocol, packet, path) {
+            match offer(core, path, header, packet) {
                 Ok(()) => Ok(()),
                 Err(RingFull(packet)) => wait(header, packet, path),
             }
@@ -78,9 +78,7 @@ impl Interface {
                     path.records.end(packet);
                     continue;
                 };
-                let to = header.to;
-                let sent = core.handle_transmit(time::now(), &to, header.protocol, packet, path);
-                if let Err(RingFull(packet)) = sent {
+                if let Err(RingFull(packet)) = offer(core, path, header, packet) {
                     // It was the first.
                     wait_in_front(header, packet, path);
                     return;
@@ -98,6 +96,7 @@ impl Interface {
     }
 
     pub(super) fn input(&self, mut packet: Packet, delivery: Delivery, epoch: &mut InNetEpoch) {
+        self.net.tap_input(&packet, delivery);
         if delivery.protocol == EtherType::IPV6 {
             self.normalize(&mut packet, OptionPadding::Behind);
         }
@@ -122,6 +121,14 @@ impl Interface {
             Mode::Datagram if (MTU_MIN..=core.datagram_mtu()).contains(&mtu) => Ok(()),
             Mode::Datagram => Err(Errno::EINVAL),
             Mode::Connected => core.handle_connected_mtu(mtu).map_err(|_| Errno::EINVAL),
+        })
+    }
+
+    /// The largest one that [`Self::set_mtu`] takes.
+    pub(super) fn mtu_max(&self, unlocked: &mut Unlocked) -> usize {
+        self.core.with(unlocked, |locked, _| match locked.core.mode() {
+            Mode::Datagram => locked.core.datagram_mtu(),
+            Mode::Connected => self.hardware.connected.mtu_max,
         })
     }
 
@@ -160,6 +167,20 @@ impl Interface {
             rewrite_address_options(front, to, subnet_prefix);
         }
     }
+}
+
+/// Hands a packet to the core.
+fn offer(
+    core: &mut Core<Packet>,
+    path: &mut Path<'_>,
+    header: LinkHeader,
+    mut packet: Packet,
+) -> Result<(), RingFull<Packet>> {
+    // What is no datagram goes in fragments or by a connection: no adapter helps there.
+    if packet.wants_checksums() && packet.len() > core.datagram_mtu() {
+        packet.finish_checksums(0);
+    }
+    core.handle_transmit(time::now(), &header.to, header.protocol, packet, path)
 }
 
 /// Keeps a packet until the send ring has room, as far as the queue goes.

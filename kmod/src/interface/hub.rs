@@ -49,6 +49,10 @@ impl Hub {
         Self { interface: Late::new(), children }
     }
 
+    pub(super) const fn children(&self) -> Option<&Children> {
+        self.children.as_ref()
+    }
+
     pub(super) fn connect(&self, interface: &Arc<Interface>, may_sleep: &mut MaySleep) {
         // There was none before.
         drop(self.interface.connect(Arc::clone(interface), may_sleep));
@@ -93,6 +97,10 @@ impl Driver for Hub {
         self.interface.with(|interface| {
             interface.signal(signals::GROUPS_CHANGED);
         });
+    }
+
+    fn mtu_max(&self, unlocked: &mut Unlocked) -> usize {
+        self.interface.with(|interface| interface.mtu_max(unlocked)).unwrap_or_default()
     }
 
     fn counter(&self, counter: InterfaceCounter, unlocked: &mut Unlocked) -> u64 {

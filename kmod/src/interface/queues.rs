@@ -10,6 +10,7 @@ use ipoib_rs::packet::{
     ConnectedSend, DataPath, DatagramSend, Delivery, PacketSink, PostReceiveError, ReceiveQueue,
     SendId,
 };
+use ipoib_rs::wire::ENCAPSULATION_BYTES;
 use kpi::cm::Connection;
 use kpi::dma::{ReceiveSlot, SendSlot};
 use kpi::errno::Errno;
@@ -375,11 +376,19 @@ impl DataPath<Packet> for Path<'_> {
             return Err(packet);
         };
         let DatagramSend { id, handle: _, remote_qpn, qkey } = send;
-        let datagram = Datagram { handle, remote_qpn, qkey, wants_checksums: false };
+        let wants_checksums = packet.wants_checksums();
+        let datagram = Datagram { handle, remote_qpn, qkey, wants_checksums };
         self.hardware.queue_pair.post_send(id.to_bits(), &datagram, packet, slot)
     }
 
-    fn post_connected_send(&mut self, send: ConnectedSend, packet: Packet) -> Result<(), Packet> {
+    fn post_connected_send(
+        &mut self,
+        send: ConnectedSend,
+        mut packet: Packet,
+    ) -> Result<(), Packet> {
+        if packet.wants_checksums() {
+            packet.finish_checksums(ENCAPSULATION_BYTES);
+        }
         let Queues { links, sends, .. } = &mut *self.queues;
         let link = links.get(send.connection.index()).and_then(Option::as_ref);
         let connection = link.and_then(Link::connection);

@@ -115,7 +115,10 @@ fn feed_datagram(
     completion: &Completion,
 ) {
     match path.queues.complete_datagram(completion) {
-        Received::Packet(packet) => {
+        Received::Packet(mut packet) => {
+            if completion.is_checksum_ok() {
+                packet.set_verified();
+            }
             let receive = Receive {
                 packet,
                 has_grh: completion.has_grh(),

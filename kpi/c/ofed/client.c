@@ -42,12 +42,16 @@ struct ib_sa_client kpi_sa_client;
 
 static void	add_device(struct ib_device *device);
 static void	remove_device(struct ib_device *device, void *data);
+static struct ifnet *find_interface(struct ib_device *device, u8 port,
+		    u16 pkey, const union ib_gid *gid,
+		    const struct sockaddr *address, void *data);
 
 static void *registered_client;
 static struct ib_client ofed_client = {
 	.name = __DECONST(char *, KPI_MODULE),
 	.add = add_device,
 	.remove = remove_device,
+	.get_net_dev_by_params = find_interface,
 };
 
 int
@@ -94,6 +98,22 @@ remove_device(struct ib_device *device __unused, void *data)
 
 	if (data != NULL)
 		kpi_ofed_callbacks->device_removed(registered_client, data);
+}
+
+/*
+ * Whoever manages connections by IP addresses asks this, and compares addresses
+ * and routes itself.  The stack does not have the device removed meanwhile.
+ */
+static struct ifnet *
+find_interface(struct ib_device *device __unused, u8 port, u16 pkey,
+    const union ib_gid *gid __unused, const struct sockaddr *address __unused,
+    void *data)
+{
+
+	if (data == NULL)
+		return (NULL);
+	return (kpi_ofed_callbacks->find_interface(registered_client, data,
+	    port, pkey));
 }
 
 void

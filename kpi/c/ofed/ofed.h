@@ -19,6 +19,7 @@ struct ib_qp;
 struct ib_sa_multicast;
 struct ib_sa_query;
 struct ib_srq;
+struct ifnet;
 struct kpi_cq;
 struct kpi_port_watch;
 struct mbuf;
@@ -255,6 +256,13 @@ struct kpi_ofed_callbacks {
 	void	*(*device_added)(void *client, struct ib_device *device);
 	/* May sleep.  When it returns, nothing of the device is left. */
 	void	 (*device_removed)(void *client, void *device);
+	/*
+	 * May sleep.  The interface of a port in a partition, counted for the
+	 * caller; NULL if there is none.  "device" is what device_added
+	 * returned.
+	 */
+	struct ifnet *(*find_interface)(void *client, void *device,
+		    uint8_t port, uint16_t pkey);
 	/* The rest must not sleep, unless it says so. */
 	void	 (*port_changed)(void *context, uint32_t event);
 	void	 (*completed)(void *context);

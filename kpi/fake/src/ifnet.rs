@@ -18,6 +18,8 @@ struct Interface {
     name: CString,
     state: State,
     is_attached: bool,
+    /// References that others than the driver have.
+    references: u32,
     /// What the administrator wants.
     is_up: bool,
     /// Of a child: its port, and its tag.
@@ -273,6 +275,7 @@ unsafe fn insert(
             tapped: 0,
         },
         is_attached: true,
+        references: 0,
         // vlan(4) has it up already.
         is_up: parent.is_some(),
         parent,
@@ -388,8 +391,33 @@ extern "C" fn rust_helper_if_free(interface: *mut sys::kpi_ifnet) {
     trace::note("if_free");
     let _inside = memory::inside();
     let freed = lock().remove(&interface.addr());
+    let is_free = freed.as_ref().is_none_or(|interface| interface.references == 0);
+    check!(is_free, "somebody was not given back an interface");
     let is_detached = freed.is_some_and(|interface| !interface.is_attached);
     check!(is_detached, "an interface is freed that is not detached, or twice");
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rust_helper_if_reference(interface: *mut sys::kpi_ifnet) -> *mut sys::ifnet {
+    used(interface, "if_reference", |interface| interface.references += 1);
+    interface.cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rust_helper_if_release(interface: *mut sys::ifnet) {
+    let _inside = memory::inside();
+    // It may have been freed meanwhile, as far as the driver goes.
+    if let Some(interface) = lock().get_mut(&interface.addr()) {
+        check!(interface.references > 0, "an interface is released that nobody has");
+        interface.references -= 1;
+    }
+}
+
+/// The name of an interface that somebody was given, and gives back.
+pub(crate) fn release(interface: *mut sys::ifnet) -> Option<String> {
+    let name = lock().get(&interface.addr())?.name.to_string_lossy().into_owned();
+    rust_helper_if_release(interface);
+    Some(name)
 }
 
 #[unsafe(no_mangle)]
@@ -501,6 +529,23 @@ extern "C" fn rust_helper_if_tap_output(
     if let Some(interface) = lock().get_mut(&interface.addr()) {
         interface.state.tapped += 1;
     }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rust_helper_if_tap_input(
+    interface: *mut sys::kpi_ifnet,
+    _packet: *mut sys::mbuf,
+    _protocol: u16,
+    _cast: u32,
+) {
+    used(interface, "if_tap_input", |interface| interface.state.tapped += 1);
+}
+
+/// No adapter here makes checksums, so nothing is left to one.
+#[unsafe(no_mangle)]
+extern "C" fn rust_helper_if_set_checksums(interface: *mut sys::kpi_ifnet, _is_wanted: c_int) {
+    sync::assert_may_sleep("if_set_checksums");
+    used(interface, "if_set_checksums", |_| ());
 }
 
 #[unsafe(no_mangle)]

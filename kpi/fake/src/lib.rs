@@ -14,6 +14,7 @@
 pub mod dma;
 pub mod ifnet;
 pub mod kenv;
+pub mod lagg;
 pub mod log;
 pub mod mbuf;
 pub mod memory;

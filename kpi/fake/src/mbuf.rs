@@ -173,3 +173,19 @@ pub(crate) unsafe fn moved(chain: *mut sys::mbuf) -> *mut sys::mbuf {
     // SAFETY: as the caller says.
     raw(*unsafe { Box::from_raw(chain.cast::<FakePacket>()) })
 }
+
+/// No stack here leaves checksums to an adapter.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rust_helper_mbuf_wants_checksums(_chain: *const sys::mbuf) -> bool {
+    false
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rust_helper_mbuf_finish_checksums(_chain: *mut sys::mbuf, _offset: u32) {
+    unreachable!("checksums that nobody left to the adapter");
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rust_helper_mbuf_set_verified(_chain: *mut sys::mbuf) {
+    unreachable!("no adapter here looks at checksums");
+}

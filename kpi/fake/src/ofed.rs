@@ -364,6 +364,11 @@ impl Hca {
         client::port_event(self.0, port, event);
     }
 
+    /// The name of the interface of a port in a partition, as the client says it.
+    pub fn find_interface(&self, port: u8, pkey: u16) -> Option<String> {
+        client::find_interface(self.0, port, pkey)
+    }
+
     /// A port becomes another; nobody is told.
     pub fn change_port(&self, port: u8, change: impl FnOnce(&mut Port)) {
         change(&mut lock().devices.get(self.0).ports[usize::from(port) - 1]);

@@ -114,6 +114,20 @@ unsafe extern "C" fn rust_helper_mtx_destroy(mutex: *mut sys::mtx) {
     check!(!*mutex.is_held.lock().unwrap(), "{} is destroyed while it is held", mutex.name);
 }
 
+/// It wakes by itself after a while, as a thread that sleeps may.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rust_helper_mtx_wait(mutex: *mut sys::mtx) {
+    // SAFETY: from `rust_helper_mtx_create`, and not destroyed.
+    let mutex = unsafe { &*mutex.cast::<FakeMutex>() };
+    mutex.unlock();
+    assert_may_sleep("mtx_wait");
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    mutex.lock();
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rust_helper_mtx_notify(_mutex: *mut sys::mtx) {}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rust_helper_mtx_lock(mutex: *mut sys::mtx) {
     // SAFETY: from `rust_helper_mtx_create`, and not destroyed.

@@ -134,8 +134,10 @@ unsafe extern "C" fn rust_helper_sysctl_ctx_free(context: *mut sys::sysctl_ctx_l
     for oid in oids.into_iter().rev() {
         // SAFETY: from the box of `add`, and not used any more.
         let Oid(name) = *unsafe { Box::from_raw(oid) };
-        let is_child = |other: &String| other.starts_with(&format!("{name}."));
-        check!(!objects.keys().any(is_child), "{name} goes before what hangs on it");
+        let below = format!("{name}.");
+        let next = objects.range(below.clone()..).next();
+        let has_child = next.is_some_and(|(other, _)| other.starts_with(&below));
+        check!(!has_child, "{name} goes before what hangs on it");
         objects.remove(&name);
     }
 }

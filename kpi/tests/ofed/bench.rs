@@ -13,6 +13,7 @@ use ipoib_rs::time::Instant;
 use ipoib_rs::wire::Scope;
 use kpi::client::{Client, Device, Port, Registration};
 use kpi::context::MaySleep;
+use kpi::ifnet::Reference;
 
 use crate::common::may_sleep;
 
@@ -61,6 +62,15 @@ impl Client for Devices {
 
     fn device_removed(&self, device: &Device, _may_sleep: &mut MaySleep) {
         self.0.lock().unwrap().retain(|other| !other.is(device));
+    }
+
+    fn find_interface(
+        &self,
+        _port: &Port,
+        _pkey: Pkey,
+        _may_sleep: &mut MaySleep,
+    ) -> Option<Reference> {
+        None
     }
 }
 

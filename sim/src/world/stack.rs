@@ -1,6 +1,5 @@
 //! The stacks of the hosts: what they send and what reaches them.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -447,14 +446,17 @@ impl World {
     /// The lanes that large packets must pass: both ends are in connected mode, and have room for
     /// connections with all others that are. A lagg may be over a port that is not.
     fn wide_lanes(&self) -> Vec<Lane> {
-        let lanes = self.lanes();
-        let (limits, is_connected) = (&self.rules.limits, |station: usize| {
-            let interface = self.interface(station).filter(|_| self.bond_of(station).is_none());
-            interface.is_some_and(|interface| interface.mode() == Mode::Connected)
-        });
+        let limits = &self.rules.limits;
+        let is_connected = |station: usize| {
+            self.interface(station).is_some_and(|interface| interface.mode() == Mode::Connected)
+        };
         let has_room = |station: usize| {
-            let peers = lanes.iter().filter(|lane| lane.from == station && is_connected(lane.to));
-            let peers = peers.map(|lane| lane.to).collect::<BTreeSet<_>>().len() as u32;
+            // Both ports of a lagg: each of them has connections of its own.
+            let peers = (0..self.stations.len()).filter(|&other| {
+                let is_link = other != station && self.is_child(other) == self.is_child(station);
+                is_link && is_connected(other)
+            });
+            let peers = peers.fold(0, |count, _| count + 1);
             let support = self.sites[self.stations[station].site].support;
             let incoming_max = match support {
                 Some(support) if support.shares_receives => limits.incoming_max,
@@ -463,9 +465,10 @@ impl World {
             peers <= limits.outgoing_max.min(incoming_max)
         };
         let is_wide = |lane: &Lane| {
-            [lane.from, lane.to].into_iter().all(|one| is_connected(one) && has_room(one))
+            let mut ends = [lane.from, lane.to].into_iter();
+            ends.all(|one| self.bond_of(one).is_none() && is_connected(one) && has_room(one))
         };
-        lanes.iter().copied().filter(is_wide).collect()
+        self.lanes().into_iter().filter(is_wide).collect()
     }
 
     /// Pings along every lane that was not answered since the world was healed.

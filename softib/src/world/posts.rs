@@ -7,6 +7,7 @@ use ipoib_rs::ib::{PkeyIndex, Qkey, Qpn};
 
 use super::chance::is_request;
 use super::{Service, World};
+use crate::checksum;
 use crate::error::Error;
 use crate::hide::hide_rc;
 use crate::layout::Send;
@@ -57,6 +58,10 @@ impl World {
         if self.refuses_requests && service == Service::Gsi && is_request(packet.bytes()) {
             self.fabric.pool_mut().free(packet);
             return Err(Error::NoMemory);
+        }
+        if service == Service::Ud && send.wants_checksums != 0 {
+            self.makes_checksums = true;
+            checksum::fill(packet.bytes_mut());
         }
         if service == Service::Ud && self.hides_rc(device, port) {
             hide_rc(packet.bytes_mut());

@@ -5,8 +5,10 @@ use alloc::collections::VecDeque;
 use fabric::cq::{self, Arrival, CqId, Outcome, WorkError};
 use fabric::srq::SrqId;
 use ipoib_rs::packet::PacketBuf;
+use ipoib_rs::wire::GRH_BYTES;
 
-use super::World;
+use super::{Service, World};
+use crate::checksum;
 use crate::error::Error;
 use crate::layout::{Completion, Context};
 use crate::receives::Receives;
@@ -157,8 +159,10 @@ impl World {
             sl: 0,
             is_receive: 0,
             has_grh: 0,
-            reserved: [0; 5],
+            has_right_checksums: 0,
+            reserved: [0; 4],
         };
+        let is_datagram = pair.service == Service::Ud;
         let receives = match pair.shared {
             Some(shared) => self.shared.find_mut(shared).map(|shared| &mut shared.receives),
             None => Some(&mut pair.receives),
@@ -177,6 +181,10 @@ impl World {
             Outcome::Received(arrival) => {
                 let wr_id = receives.and_then(|own| own.complete(wr_id, arrival.packet.bytes()));
                 line.set_arrival(&arrival);
+                if self.makes_checksums && is_datagram {
+                    let datagram = arrival.packet.bytes().get(GRH_BYTES..).unwrap_or_default();
+                    line.has_right_checksums = checksum::is_right(datagram).into();
+                }
                 self.fabric.pool_mut().free(arrival.packet);
                 line.wr_id = wr_id?;
             }

@@ -36,7 +36,8 @@ const NO_COMPLETION: Completion = Completion {
     sl: 0,
     is_receive: 0,
     has_grh: 0,
-    reserved: [0; 5],
+    has_right_checksums: 0,
+    reserved: [0; 4],
 };
 
 /// A queue pair with its queue, which has the same context.
@@ -159,7 +160,8 @@ fn send_request(wr_id: u64, to: &Host, address_handle: u32) -> Send {
         qkey: QKEY,
         pkey_index: 0,
         is_signalled: 1,
-        reserved: [0; 5],
+        wants_checksums: 0,
+        reserved: [0; 4],
     }
 }
 

@@ -156,11 +156,6 @@ transfer() {
     cmp /tmp/data /tmp/got
 }
 
-count_memory() {
-    types_in_use >"$1"
-    zones_in_use >>"$1"
-}
-
 # One life of all there is, without changes, so that what is made once was made.
 warm_up() {
     for module in softib ipoib_rs; do
@@ -186,7 +181,8 @@ end_all() {
 }
 
 note "seed $seed"
-touch /tmp/said /tmp/before /tmp/after
+touch /tmp/said /tmp/before /tmp/after /tmp/bare_before /tmp/bare_after /tmp/bare
+count_jails 3
 head -c 1000000 /dev/random >/tmp/data
 expect "all can be made and taken down" warm_up
 expect "and once more" warm_up

@@ -70,18 +70,14 @@ settle() {
     sleep 5
 }
 
-count_memory() {
-    types_in_use >"$1"
-    zones_in_use >>"$1"
-}
-
 sysctl -q debug.debugger_on_panic=0 debug.trace_on_panic=1 \
     "kern.panic_reboot_wait_time=$PANIC_SECONDS" >/dev/null
 if ! missing=$(need jail jexec kldload sysctl ping ifconfig nc pkill vmstat); then
     skip "all checks" "$missing"
     exit
 fi
-touch /tmp/said /tmp/before /tmp/after
+touch /tmp/said /tmp/before /tmp/after /tmp/bare_before /tmp/bare_after /tmp/bare
+count_jails "$((cycles * 2))"
 expect "the first $WARM_UP_CYCLES times" cycle_from_to 1 "$WARM_UP_CYCLES"
 settle
 count_memory /tmp/after

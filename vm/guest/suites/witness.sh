@@ -10,8 +10,8 @@ driver=ipoib_rs
 # shellcheck source=vm/guest/suites/lib/endless.sh
 . /vm/suites/lib/endless.sh
 
-# Names of our locks and functions.
-OURS='ipoib|softib|kpi|rust_helper|_RN[a-zA-Z]'
+# Names of our locks and functions. Those of LinuxKPI have an "l" in front of "kpi".
+OURS='ipoib|softib|"kpi |[^a-z]kpi_|rust_helper|_RN[a-zA-Z]'
 
 # Prints the reversals that WITNESS knows, one a line: the two locks.
 reversals() {

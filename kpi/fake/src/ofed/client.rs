@@ -71,6 +71,18 @@ fn tell_removed(device: usize) {
     }
 }
 
+/// The name of the interface of a port in a partition.
+pub(super) fn find_interface(device: usize, port: u8, pkey: u16) -> Option<String> {
+    let mut tables = lock();
+    let (client, callbacks) = (tables.client?, tables.callbacks?);
+    let data = tables.devices.get(device).data?;
+    drop(tables);
+    let find = callbacks.find_interface.expect("it is set");
+    // SAFETY: the client is registered, and gave that for this device, which does not go meanwhile.
+    let found = sync::call(|| unsafe { find(client.0, data.0, port, pkey) });
+    crate::ifnet::release(found)
+}
+
 /// A port has an event.
 pub(super) fn port_event(device: usize, port: u8, event: u32) {
     let mut tables = lock();
