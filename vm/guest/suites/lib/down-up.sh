@@ -11,6 +11,12 @@ goes_down_and_up() {
     within 20 on 0 ping -q -c 1 -W 500 "$(address 1)" && sleep 0.3
 }
 
+# Only if it is in the group that they ask.
+is_found() {
+    on 1 ndp -c >/dev/null
+    on 1 ping -6 -q -c 1 -W 500 "$(address6 0)"
+}
+
 cycles() {
     began=$(date +%s)
     for cycle in $(seq "$CYCLES"); do
@@ -24,6 +30,8 @@ cycles() {
 set_up "${driver:?}" 2
 set_mode connected
 observe_stock
+expect "once down and up" goes_down_and_up
+expect "IPv6 neighbours find the interface then" within 5 is_found
 expect "$CYCLES times down and up, with connections" cycles
 note "$(last_line /tmp/said)"
 tear_down

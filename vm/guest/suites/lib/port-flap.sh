@@ -24,5 +24,7 @@ for round in $(seq "$ROUNDS"); do
     fault "$(port_of 0).link" 1
     expect "round $round, the carrier is back within a second" within 1 has_carrier 0
 done
+# The neighbour, whose port kept its link, learns with its next packet that its connection is gone.
+expect "a ping is answered, after all" within 5 on 0 ping -q -c 1 -W 500 "$(address 1)"
 expect_pings "small packets, after all" 0 "$(address 1)"
 tear_down
