@@ -17,37 +17,27 @@ FLAPS=20
 primary=hw.softib.0.1.link
 PEER=1.1.1.9
 
-# Prints the milliseconds from a loss of the primary's link to the first answer that came after it.
+# Prints the milliseconds from a loss of the primary's link to the first answer by the other
+# port, on which none comes before.
 trial() {
-    jexec a tcpdump -n -tt -l -i "$1" "icmp[icmptype] == icmp-echoreply" >/tmp/answers 2>/dev/null &
+    jexec a tcpdump -n -tt -l -i ib2 "icmp[icmptype] == icmp-echoreply" >/tmp/answers 2>/dev/null &
     trial_tcpdump=$!
     jexec a ping -q -i 0.001 "$PEER" >/dev/null 2>&1 &
     trial_ping=$!
     sleep 1
     trial_at=$($LAGGCTL set $primary 0)
-    sleep 2
+    within 5 test -s /tmp/answers
     kill $trial_ping
     kill $trial_tcpdump
     wait $trial_ping $trial_tcpdump 2>/dev/null
-    # What had left the port before may come after: the first answers by the other port are those
-    # behind the longest gap.
     awk -v at="$trial_at" '
         function ms(time) {
             split(time, parts, ".")
             return (parts[1] - base) * 1000 + substr(parts[2] "000000", 1, 6) / 1000
         }
-        BEGIN { split(at, whole, "."); base = whole[1]; start = ms(at); last = start }
-        /ICMP echo reply/ {
-            now = ms($1)
-            if (now < start)
-                next
-            if (now - last > gap) {
-                gap = now - last
-                back = now
-            }
-            last = now
-        }
-        END { printf "%.1f\n", back ? back - start : -1 }
+        BEGIN { split(at, whole, "."); base = whole[1]; span = -1 }
+        /ICMP echo reply/ && span < 0 { span = ms($1) - ms(at) }
+        END { printf "%.1f\n", span }
     ' /tmp/answers
 }
 
@@ -61,7 +51,7 @@ restore() {
 trials() {
     : >/tmp/spans
     for trials_number in $(seq "$TRIALS"); do
-        trial "$1" >>/tmp/spans
+        trial >>/tmp/spans
         restore "$1" || note "trial $trials_number: the primary does not carry again"
     done
     sort -n /tmp/spans >/tmp/sorted
