@@ -67,8 +67,10 @@ fn run_scenario(name: &str, prefix: &Prefix, more: &[&str]) {
     assert!(last.starts_with(&format!("{checks} passed, 0 failed")), "{last}");
     for host in ['a', 'b'] {
         let mtu = match (name, host) {
-            ("ping-connected" | "tcp-connected" | "connections" | "mode-switch", _) => 65_520,
-            ("mixed", 'b') | ("pmtu", 'a') => 65_520,
+            ("ping-connected" | "tcp-connected" | "connections" | "mode-switch", _)
+            | ("mixed", 'b')
+            | ("pmtu", 'a')
+            | ("lagg-failover", _) => 65_520,
             ("arp-flap", _) => 40_950,
             _ => 2044,
         };
