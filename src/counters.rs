@@ -1,7 +1,5 @@
 //! Counters: one per drop reason, one per event, the same name in code, sysctl and log.
 
-use core::ops::Index;
-
 /// Declares an enum whose variants are counted, with the name that admins see.
 macro_rules! counted {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $label:literal,)* }) => {
@@ -21,7 +19,68 @@ macro_rules! counted {
     };
 }
 
-pub(crate) use counted;
+/// Declares `Counters`: one for each variant of the `DropReason` and the `Counter` beside it. The
+/// visibility says who may count.
+macro_rules! counters {
+    ($(#[$meta:meta])* $visibility:vis) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, Eq, PartialEq)]
+        pub struct Counters {
+            drops: [u64; DropReason::ALL.len()],
+            events: [u64; Counter::ALL.len()],
+        }
+
+        impl Default for Counters {
+            fn default() -> Self {
+                Self { drops: [0; DropReason::ALL.len()], events: [0; Counter::ALL.len()] }
+            }
+        }
+
+        impl Counters {
+            $visibility fn count(&mut self, counter: Counter) {
+                if let Some(value) = self.events.get_mut(counter as usize) {
+                    *value = value.wrapping_add(1);
+                }
+            }
+
+            $visibility fn count_drop(&mut self, reason: DropReason) {
+                if let Some(value) = self.drops.get_mut(reason as usize) {
+                    *value = value.wrapping_add(1);
+                }
+            }
+
+            /// Every counter with its name, drops first.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), self[reason]));
+                let events = Counter::ALL.iter().map(|&counter| (counter.name(), self[counter]));
+                drops.chain(events)
+            }
+
+            /// All drops together.
+            pub fn drops_total(&self) -> u64 {
+                self.drops.iter().sum()
+            }
+        }
+
+        impl core::ops::Index<DropReason> for Counters {
+            type Output = u64;
+
+            fn index(&self, reason: DropReason) -> &u64 {
+                &self.drops[reason as usize]
+            }
+        }
+
+        impl core::ops::Index<Counter> for Counters {
+            type Output = u64;
+
+            fn index(&self, counter: Counter) -> &u64 {
+                &self.events[counter as usize]
+            }
+        }
+    };
+}
+
+pub(crate) use {counted, counters};
 
 counted! {
     /// Why a packet ended without being sent or delivered.
@@ -167,61 +226,15 @@ counted! {
     }
 }
 
-/// All counters of an interface.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Counters {
-    drops: [u64; DropReason::ALL.len()],
-    events: [u64; Counter::ALL.len()],
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self { drops: [0; DropReason::ALL.len()], events: [0; Counter::ALL.len()] }
-    }
+counters! {
+    /// All counters of an interface.
+    pub(crate)
 }
 
 impl Counters {
-    pub(crate) fn count(&mut self, counter: Counter) {
-        self.add(counter, 1);
-    }
-
     pub(crate) fn add(&mut self, counter: Counter, amount: u64) {
         if let Some(value) = self.events.get_mut(counter as usize) {
             *value = value.wrapping_add(amount);
         }
-    }
-
-    pub(crate) fn count_drop(&mut self, reason: DropReason) {
-        if let Some(value) = self.drops.get_mut(reason as usize) {
-            *value = value.wrapping_add(1);
-        }
-    }
-
-    /// Every counter with its name, drops first.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), self[reason]));
-        let events = Counter::ALL.iter().map(|&counter| (counter.name(), self[counter]));
-        drops.chain(events)
-    }
-
-    /// All drops together.
-    pub fn drops_total(&self) -> u64 {
-        self.drops.iter().sum()
-    }
-}
-
-impl Index<DropReason> for Counters {
-    type Output = u64;
-
-    fn index(&self, reason: DropReason) -> &u64 {
-        &self.drops[reason as usize]
-    }
-}
-
-impl Index<Counter> for Counters {
-    type Output = u64;
-
-    fn index(&self, counter: Counter) -> &u64 {
-        &self.events[counter as usize]
     }
 }

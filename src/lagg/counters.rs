@@ -1,9 +1,7 @@
 //! What a lagg counts: packets that it did not let pass, and what happened to it. All of it stays
 //! when a port leaves.
 
-use core::ops::Index;
-
-use crate::counters::counted;
+use crate::counters::{counted, counters};
 
 counted! {
     /// Why a packet did not pass a lagg.
@@ -63,57 +61,7 @@ counted! {
     }
 }
 
-/// All counters of a lagg.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Counters {
-    drops: [u64; DropReason::ALL.len()],
-    events: [u64; Counter::ALL.len()],
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self { drops: [0; DropReason::ALL.len()], events: [0; Counter::ALL.len()] }
-    }
-}
-
-impl Counters {
-    pub(super) fn count(&mut self, counter: Counter) {
-        if let Some(value) = self.events.get_mut(counter as usize) {
-            *value = value.wrapping_add(1);
-        }
-    }
-
-    pub(super) fn count_drop(&mut self, reason: DropReason) {
-        if let Some(value) = self.drops.get_mut(reason as usize) {
-            *value = value.wrapping_add(1);
-        }
-    }
-
-    /// Every counter with its name, drops first.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), self[reason]));
-        let events = Counter::ALL.iter().map(|&counter| (counter.name(), self[counter]));
-        drops.chain(events)
-    }
-
-    /// All drops together.
-    pub fn drops_total(&self) -> u64 {
-        self.drops.iter().sum()
-    }
-}
-
-impl Index<DropReason> for Counters {
-    type Output = u64;
-
-    fn index(&self, reason: DropReason) -> &u64 {
-        &self.drops[reason as usize]
-    }
-}
-
-impl Index<Counter> for Counters {
-    type Output = u64;
-
-    fn index(&self, counter: Counter) -> &u64 {
-        &self.events[counter as usize]
-    }
+counters! {
+    /// All counters of a lagg.
+    pub(super)
 }
