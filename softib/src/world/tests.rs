@@ -69,14 +69,13 @@ fn calls(world: &mut World) -> Vec<Call> {
     }
 }
 
-fn host(world: &mut World, service: u32, (device, port): (u32, u8), shared: u32) -> Host {
-    let context = u64::from(device) << 8 | u64::from(port);
-    let queue = world.create_queue(device, 32, context).unwrap();
-    let config = PairConfig {
-        context,
+/// Of a queue pair of which nothing is special.
+fn config(queue: Handle, service: u32) -> PairConfig {
+    PairConfig {
+        context: 1,
         send_queue: queue.0,
         receive_queue: queue.0,
-        shared_queue: shared,
+        shared_queue: 0,
         service,
         sends_max: 8,
         receives_max: 8,
@@ -84,7 +83,13 @@ fn host(world: &mut World, service: u32, (device, port): (u32, u8), shared: u32)
         port: 0,
         signals_all: 1,
         reserved: [0; 2],
-    };
+    }
+}
+
+fn host(world: &mut World, service: u32, (device, port): (u32, u8), shared: u32) -> Host {
+    let context = u64::from(device) << 8 | u64::from(port);
+    let queue = world.create_queue(device, 32, context).unwrap();
+    let config = PairConfig { context, shared_queue: shared, ..config(queue, service) };
     let (pair, qpn) = world.create_pair(device, &config).unwrap();
     Host { queue, pair, qpn, device, port, context }
 }
@@ -106,14 +111,19 @@ fn initialise(world: &mut World, host: &Host) {
     world.modify_pair(host.pair, &change).unwrap();
 }
 
+/// Takes a queue pair that needs no peer to RTS.
+fn make_ready(world: &mut World, host: &Host) {
+    initialise(world, host);
+    for state in [2, 3] {
+        world.modify_pair(host.pair, &Change { state, ..Change::default() }).unwrap();
+    }
+}
+
 /// Two datagram queue pairs in RTS, on different adapters.
 fn datagram_hosts(world: &mut World) -> [Host; 2] {
     [(0, 1), (1, 2)].map(|place| {
         let host = host(world, UD, place, 0);
-        initialise(world, &host);
-        for state in [2, 3] {
-            world.modify_pair(host.pair, &Change { state, ..Change::default() }).unwrap();
-        }
+        make_ready(world, &host);
         host
     })
 }
@@ -389,24 +399,15 @@ fn sends_that_are_not_signalled_complete_in_silence() {
     let peer = host(&mut world, UD, (1, 2), 0);
     let queue = world.create_queue(0, 4, 1).unwrap();
     let config = PairConfig {
-        context: 1,
-        send_queue: queue.0,
-        receive_queue: queue.0,
-        shared_queue: 0,
-        service: UD,
         sends_max: 4,
         receives_max: 1,
         receive_segments_max: 1,
-        port: 0,
         signals_all: 0,
-        reserved: [0; 2],
+        ..config(queue, UD)
     };
     let (pair, qpn) = world.create_pair(0, &config).unwrap();
     let host = Host { queue, pair, qpn, device: 0, port: 1, context: 1 };
-    initialise(&mut world, &host);
-    for state in [2, 3] {
-        world.modify_pair(pair, &Change { state, ..Change::default() }).unwrap();
-    }
+    make_ready(&mut world, &host);
     let to = address(&world, &peer);
     let handle = world.create_address(0, 1, &to).unwrap();
     for wr_id in 0..20 {
@@ -519,25 +520,10 @@ fn requests_for_connections_can_be_refused_when_they_are_posted() {
     const GSI: u32 = 1;
     let mut world = world();
     let queue = world.create_queue(0, 32, 1).unwrap();
-    let config = PairConfig {
-        context: 1,
-        send_queue: queue.0,
-        receive_queue: queue.0,
-        shared_queue: 0,
-        service: GSI,
-        sends_max: 8,
-        receives_max: 8,
-        receive_segments_max: 2,
-        port: 1,
-        signals_all: 1,
-        reserved: [0; 2],
-    };
+    let config = PairConfig { port: 1, ..config(queue, GSI) };
     let (pair, qpn) = world.create_pair(0, &config).unwrap();
     let host = Host { queue, pair, qpn, device: 0, port: 1, context: 1 };
-    initialise(&mut world, &host);
-    for state in [2, 3] {
-        world.modify_pair(pair, &Change { state, ..Change::default() }).unwrap();
-    }
+    make_ready(&mut world, &host);
     let mut mad = [0; 256];
     mad[..4].copy_from_slice(&[1, 7, 2, 3]);
     let address = address(&world, &host);
