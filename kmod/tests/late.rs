@@ -79,14 +79,6 @@ fn a_membership_that_the_stack_ends() {
     machine.stop();
 }
 
-/// `ib0` in connected mode.
-fn in_connected_mode() -> (Machine, fake_kernel::ofed::Hca) {
-    let (machine, hca) = Machine::start_up();
-    sysctl::write_text("net.link.ipoib.ib0.mode", "connected").expect("it is known");
-    machine.settle();
-    (machine, hca)
-}
-
 #[test]
 fn events_of_a_connection_in_any_order_and_twice() {
     let kinds = [
@@ -102,7 +94,7 @@ fn events_of_a_connection_in_any_order_and_twice() {
     let stride = if cfg!(miri) { 3 } else { 1 };
     for first in kinds.into_iter().step_by(stride) {
         for second in kinds.into_iter().step_by(stride) {
-            let (machine, hca) = in_connected_mode();
+            let (machine, hca) = Machine::start_connected();
             ifnet::transmit("ib0", &CONNECTED, IPV4, &ipv4(8000));
             worker::run_all_due();
             // The path is known, the connection is asked for, and the peer is slow.
@@ -127,7 +119,7 @@ fn events_of_a_connection_in_any_order_and_twice() {
 
 #[test]
 fn an_event_of_a_connection_while_the_interface_goes_down() {
-    let (machine, hca) = in_connected_mode();
+    let (machine, hca) = Machine::start_connected();
     ifnet::transmit("ib0", &CONNECTED, IPV4, &ipv4(8000));
     machine.settle();
     machine.pass(Duration::from_millis(10));
@@ -146,7 +138,7 @@ fn an_event_of_a_connection_while_the_interface_goes_down() {
 
 #[test]
 fn completions_that_nobody_has_taken_out_when_the_adapter_goes() {
-    let (machine, hca) = in_connected_mode();
+    let (machine, hca) = Machine::start_connected();
     ifnet::transmit("ib0", &CONNECTED, IPV4, &ipv4(8000));
     let service = machine.stack.services()[0];
     machine.stack.request(service, 4);

@@ -106,9 +106,7 @@ fn what_finds_the_ring_full_waits_as_far_as_the_queue_goes() {
 
 /// `ib0`, up and in connected mode, with a connection to [`CONNECTED`].
 fn connected() -> (Machine, fake_kernel::ofed::Hca) {
-    let (machine, hca) = Machine::start_up();
-    sysctl::write_text("net.link.ipoib.ib0.mode", "connected").expect("it is known");
-    machine.settle();
+    let (machine, hca) = Machine::start_connected();
     ifnet::transmit("ib0", &CONNECTED, IPV4, &ipv4(100));
     machine.settle();
     machine.pass(Duration::from_millis(100));
@@ -131,9 +129,7 @@ fn a_large_packet_goes_whole_on_a_connection() {
 
 #[test]
 fn a_peer_is_accepted_its_packets_arrive_and_it_goes() {
-    let (machine, hca) = Machine::start_up();
-    sysctl::write_text("net.link.ipoib.ib0.mode", "connected").expect("it is known");
-    machine.settle();
+    let (machine, hca) = Machine::start_connected();
     let services = machine.stack.services();
     let number = machine.stack.request(services[0], 4).expect("it is wanted");
     machine.settle();
@@ -163,8 +159,7 @@ fn an_adapter_without_shared_receives_has_connections_too() {
     assert_eq!(machine.load(), 0);
     let hca = machine.add_adapter_with(|_, shared_receives| *shared_receives = 0);
     ifnet::set_up("ib0", true);
-    sysctl::write_text("net.link.ipoib.ib0.mode", "connected").expect("it is known");
-    machine.settle();
+    machine.be_connected();
     let service = machine.stack.services()[0];
     let number = machine.stack.request(service, 4).expect("it is wanted");
     machine.settle();

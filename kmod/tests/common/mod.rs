@@ -67,6 +67,19 @@ impl Machine {
         (machine, hca)
     }
 
+    /// As [`Self::start_up`], in connected mode.
+    pub fn start_connected() -> (Self, Hca) {
+        let (machine, hca) = Self::start_up();
+        machine.be_connected();
+        (machine, hca)
+    }
+
+    /// The administrator puts `ib0` into connected mode.
+    pub fn be_connected(&self) {
+        sysctl::write_text("net.link.ipoib.ib0.mode", "connected").expect("it is known");
+        self.settle();
+    }
+
     /// The kernel's linker loads the module. The number of the error, or 0.
     pub fn load(&mut self) -> i32 {
         match entry::load() {
