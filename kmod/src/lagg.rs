@@ -104,7 +104,7 @@ struct Factory {
 
 impl Factory {
     fn new(naming: Naming, name: &'static CStr, tree: &Arc<Tree>) -> Result<Self, Errno> {
-        let (shared, tree) = (try_arc(Shared::DEFAULT)?, Arc::clone(tree));
+        let (shared, tree) = (try_arc(Shared::new())?, Arc::clone(tree));
         Ok(Self { naming, name, tree, shared, first: Mutex::new(None)? })
     }
 

@@ -301,7 +301,7 @@ impl Lagg {
     fn set_mtu(&self, mtu: usize, may_sleep: &mut MaySleep) -> Result<(), Errno> {
         let before = self.locked.with(may_sleep, |locked, _| {
             locked.machine.handle_mtu(Some(mtu)).map_err(|_| Errno::EINVAL)?;
-            Ok(core::mem::replace(&mut locked.mtu_wish, Some(mtu)))
+            Ok(locked.mtu_wish.replace(mtu))
         })?;
         self.pump(may_sleep);
         let is_set = self.locked.with(may_sleep, |locked, _| {

@@ -240,7 +240,7 @@ impl Lagg {
         let mut place = 0;
         loop {
             let next =
-                self.locked.with(unlocked, |locked, _| locked.ports.from_place(place).cloned());
+                self.locked.with(unlocked, |locked, _| locked.ports.at_or_behind(place).cloned());
             let Some(member) = next else { return sum };
             place = member.id.index() + 1;
             let before: &Counted = &member.before;

@@ -1,6 +1,7 @@
 //! What the administrator sets for all laggs: `net.link.ipoib.lagg`.
 
 use alloc::sync::Arc;
+use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -33,13 +34,15 @@ const INPUTS: [(InactiveInput, &str); 3] = [
 ];
 
 impl Shared {
-    pub(super) const DEFAULT: Self = Self {
-        // CAST: in this and in the other, less than a minute.
-        hold_down_ms: AtomicU64::new(LAGG_HOLD_DOWN.as_millis() as u64),
-        // CAST: see above.
-        update_interval_ms: AtomicU64::new(LAGG_UPDATE_INTERVAL.as_millis() as u64),
-        inactive_input: AtomicU32::new(0),
-    };
+    pub(super) const fn new() -> Self {
+        Self {
+            // CAST: in this and in the other, less than a minute.
+            hold_down_ms: AtomicU64::new(LAGG_HOLD_DOWN.as_millis() as u64),
+            // CAST: see above.
+            update_interval_ms: AtomicU64::new(LAGG_UPDATE_INTERVAL.as_millis() as u64),
+            inactive_input: AtomicU32::new(0),
+        }
+    }
 
     fn hold_down(&self) -> Duration {
         Duration::from_millis(self.hold_down_ms.load(Ordering::Relaxed))
@@ -69,6 +72,9 @@ impl Shared {
     }
 }
 
+/// Where a number stands.
+type Number = fn(&Shared) -> &AtomicU64;
+
 /// Shows them below `parent`, for as long as the tree exists.
 ///
 /// # Errors
@@ -81,7 +87,7 @@ pub(super) fn publish(
 ) -> Result<Tree, Errno> {
     let top = Label { name: c"lagg", description: c"all laggs" };
     let mut tree = Tree::below(parent, top, may_sleep)?;
-    let numbers: [(_, _, fn(&Shared) -> &AtomicU64); 2] = [
+    let numbers: [(&CStr, &CStr, Number); 2] = [
         (
             c"hold_down_ms",
             c"How long a preferred port has a link before it carries again",

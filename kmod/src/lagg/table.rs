@@ -82,8 +82,8 @@ impl Table {
         self.iter().find(|member| member.port.is(named)).map(|member| member.id)
     }
 
-    /// The member in or behind a place.
-    pub(super) fn from_place(&self, place: usize) -> Option<&Member> {
+    /// The first member at a place or behind it.
+    pub(super) fn at_or_behind(&self, place: usize) -> Option<&Member> {
         self.places.iter().skip(place).find_map(Option::as_ref)
     }
 
@@ -116,7 +116,7 @@ impl super::Lagg {
         let mut place = 0;
         loop {
             let next =
-                self.locked.with(may_sleep, |locked, _| locked.ports.from_place(place).cloned());
+                self.locked.with(may_sleep, |locked, _| locked.ports.at_or_behind(place).cloned());
             let Some(member) = next else { return };
             place = member.id.index() + 1;
             each(member, may_sleep);
