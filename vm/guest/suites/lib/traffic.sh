@@ -48,6 +48,15 @@ is_told_mtu() {
     grep -q "frag needed and DF set (MTU $3)" /tmp/told
 }
 
+# In bursts, lest all is sent before whatever a suite does meanwhile has happened often enough.
+FLOOD_BURSTS=100
+flood_bytes() {
+    for _ in $(seq "$FLOOD_BURSTS"); do
+        head -c "$(($1 / FLOOD_BURSTS))" /dev/zero
+        sleep 0.2
+    done
+}
+
 # nc(1) makes a datagram of whatever it reads at once, which is 16384 bytes.
 flood_udp() {
     next_port
@@ -55,7 +64,7 @@ flood_udp() {
         on "$flood_to" nc -u -l "$3" "$traffic_port" >/dev/null &
     done
     sleep 1
-    head -c "$(($4 * 16384))" /dev/zero | on "$1" nc -u -w 1 "$3" "$traffic_port"
+    flood_bytes "$(($4 * 16384))" | on "$1" nc -u -w 3 "$3" "$traffic_port"
     pkill nc
     return 0
 }
