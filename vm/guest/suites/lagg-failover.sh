@@ -17,8 +17,8 @@ FLAPS=20
 primary=hw.softib.0.1.link
 PEER=1.1.1.9
 
-# Prints the milliseconds from a loss of the primary's link to the first answer by the other
-# port, on which none comes before.
+# Prints the milliseconds from a loss of the primary's link to the first answer by the other port,
+# on which none comes before; and those of the longest silence on it from then on, for a second.
 trial() {
     jexec a tcpdump -n -tt -l -i ib2 "icmp[icmptype] == icmp-echoreply" >/tmp/answers 2>/dev/null &
     trial_tcpdump=$!
@@ -27,6 +27,7 @@ trial() {
     sleep 1
     trial_at=$($LAGGCTL set $primary 0)
     within 5 test -s /tmp/answers
+    sleep 1
     kill $trial_ping
     kill $trial_tcpdump
     wait $trial_ping $trial_tcpdump 2>/dev/null
@@ -36,8 +37,15 @@ trial() {
             return (parts[1] - base) * 1000 + substr(parts[2] "000000", 1, 6) / 1000
         }
         BEGIN { split(at, whole, "."); base = whole[1]; span = -1 }
-        /ICMP echo reply/ && span < 0 { span = ms($1) - ms(at) }
-        END { printf "%.1f\n", span }
+        /ICMP echo reply/ {
+            now = ms($1)
+            if (span < 0)
+                span = now - ms(at)
+            else if (now - before > silence)
+                silence = now - before
+            before = now
+        }
+        END { printf "%.1f %.1f\n", span, silence }
     ' /tmp/answers
 }
 
@@ -47,17 +55,24 @@ restore() {
     within 10 wears "$1" ib0
 }
 
-# LAGG: 20 trials; leaves median and maximum in the variables of these names.
+# COLUMN: sets minimum, median and maximum of it in /tmp/spans.
+summarize() {
+    awk -v column="$1" '{ print $column }' /tmp/spans | sort -n >/tmp/sorted
+    median=$(awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }' /tmp/sorted)
+    maximum=$(tail -n 1 /tmp/sorted)
+    minimum=$(head -n 1 /tmp/sorted)
+}
+
+# LAGG: 20 trials; leaves what they were until the first answer in the variables of `summarize`.
 trials() {
     : >/tmp/spans
     for trials_number in $(seq "$TRIALS"); do
         trial >>/tmp/spans
         restore "$1" || note "trial $trials_number: the primary does not carry again"
     done
-    sort -n /tmp/spans >/tmp/sorted
-    median=$(awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }' /tmp/sorted)
-    maximum=$(tail -n 1 /tmp/sorted)
-    minimum=$(head -n 1 /tmp/sorted)
+    summarize 2
+    note "$1: longest silence after the first answer, median $median ms, maximum $maximum ms"
+    summarize 1
     note "$1: $TRIALS trials, median $median ms, maximum $maximum ms, all:" \
         "$(tr '\n' ' ' </tmp/sorted)"
 }

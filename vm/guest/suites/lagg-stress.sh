@@ -2,7 +2,7 @@
 # What FreeBSD's own tests of lagg(4) do to it, with InfiniBand: status, creation, destruction, up
 # and down, links, all against each other, with tcpdump(1) opening and closing the lagg all the
 # time.
-# "kenv vm.seconds" is how long each of them goes on: 60 in a full run, 8 without.
+# --set seconds=N for how long each of them goes on, instead of 60.
 # Time: 900 s
 
 # shellcheck source=vm/guest/suites/lib/hosts.sh
@@ -10,7 +10,7 @@
 # shellcheck source=vm/guest/suites/lib/lagg.sh
 . /vm/suites/lib/lagg.sh
 
-seconds=$(kenv -q vm.seconds || echo 8)
+seconds=$(option seconds 60)
 
 create() {
     ifconfig lagg0 create laggtype infiniband
