@@ -138,6 +138,15 @@ change_until_the_end() {
     done
 }
 
+# What there is to see, for whoever looks for the reason.
+tell_all() {
+    for host in $hosts; do
+        on "$host" ifconfig "ib$host"
+        on "$host" arp -a -n
+        sysctl "net.link.ipoib.ib$host" "hw.softib.$(port_of "$host")" | grep -v ': 0$'
+    done
+}
+
 put_in_order() {
     fault drop_requests 0
     for host in $hosts; do
@@ -195,6 +204,7 @@ expect "$seconds s of changes at random, seed $seed" change_until_the_end
 note "$changes changes"
 expect "all can be put in order" put_in_order
 expect "traffic flows again" within "$RECOVERY_SECONDS" flows
+flows || tell_all
 expect "traffic ends" stop_traffic
 expect "TCP carries what was sent" transfer
 expect "no packet is left in the fabric" within 10 test "$(sysctl -n hw.softib.packets)" = 0
