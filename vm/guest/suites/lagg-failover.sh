@@ -133,9 +133,7 @@ expect "and the peer knows" within 5 jexec a ping -q -c 2 -i 0.2 -W 500 $PEER
 
 # The two machines of FreeBSD's review, each with a lagg of two ports.
 jexec a ifconfig iblagg0 destroy
-observe
-jail -r b
-judge
+end_jail b ib1
 lagg_of a iblagg0 1.1.1.1 ib0 ib2
 make_jail b ib1 ib3
 lagg_of b iblagg1 1.1.1.2 ib1 ib3

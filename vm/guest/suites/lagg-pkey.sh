@@ -35,7 +35,7 @@ else
     expect "the other child loses its parent" ifconfig ib0.2 -vlandev
     expect "and is a port no more either" test "$(ifconfig lagg0 | grep -c laggport)" = 0
     jexec b ifconfig ib1.2 -vnet b
-    jail -r b
+    end_jail b
 fi
 expect "ipoib_rs.ko unloads with children" kldunload ipoib_rs
 

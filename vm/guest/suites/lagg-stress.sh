@@ -96,7 +96,7 @@ peer b ib1 1.1.1.2
 create
 ifconfig lagg0 laggport ib0 laggport ib2 1.1.1.1/24 up
 stress "links against traffic" break_links traffic status
-jail -r b
+end_jail b ib1
 $LAGGCTL set hw.softib.0.1.link 1 >/dev/null
 $LAGGCTL set hw.softib.1.1.link 1 >/dev/null
 
@@ -112,14 +112,14 @@ jexec lent ifconfig lagg8 inet 1.1.1.8/24 up
 expect "a lagg of a vnet and one that is lent to another reach each other" \
     within 10 jexec made ping -q -c 2 -i 0.2 -W 500 1.1.1.8
 expect "ipoib_rs.ko unloads with laggs in other vnets" kldunload ipoib_rs
-jail -r made
-jail -r lent
+end_jail made
+end_jail lent
 expect "it loads again" kldload /boot/modules/ipoib_rs.ko
 make_jail made ib1
 jexec made ifconfig lagg7 create laggtype infiniband
 jexec made ifconfig lagg7 laggport ib1 1.1.1.7/24 up
-expect "a vnet goes with its lagg" jail -r made
-expect "its port is back" within 10 ifconfig ib1
+end_jail made ib1
+expect "a vnet goes with its lagg, and the port is back" ifconfig ib1
 ifconfig lagg8 create laggtype infiniband
 ifconfig lagg8 laggport ib0 laggport ib2 up
 expect "the adapters go before the lagg" kldunload softib

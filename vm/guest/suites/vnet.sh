@@ -1,9 +1,11 @@
 # shellcheck shell=sh
 # Interfaces that move between network stacks under traffic, and more than one FIB, with
 # ipoib_rs.ko on softib.ko.
-# Time: 900 s
+# Time: 1800 s
 
 CYCLES=100
+# FreeBSD 14 may take minutes to end a jail, whatever was in it.
+JAIL_SECONDS=300
 driver=ipoib_rs
 # shellcheck source=vm/guest/suites/lib/hosts.sh
 . /vm/suites/lib/hosts.sh
@@ -42,7 +44,7 @@ end_jail() {
     guest_up || return 1
     within 20 guest_reaches || return 1
     jail -r h2 || return 1
-    within 10 is_here ib2
+    within "$JAIL_SECONDS" is_here ib2
 }
 
 # The same with an interface of the kernel's own: what stays in use is not ours then.
@@ -51,17 +53,17 @@ end_other_jail() {
     on 2 ifconfig epair9b inet 10.0.9.2/24 up || return 1
     within 20 on 2 ping -c 1 -W 500 -q 10.0.9.1 || return 1
     jail -r h2 || return 1
-    within 10 is_here epair9b
+    within "$JAIL_SECONDS" is_here epair9b
 }
 
-# NAME COMMAND: does it ten times; what stays in use goes to /tmp/NAME.
+# NAME COMMAND: does it $jails times; what stays in use goes to /tmp/NAME.
 jails() {
     in_use >/tmp/before
     in_use >/tmp/before
-    repeat 10 "$2" || return 1
+    repeat "$jails" "$2" || return 1
     sleep 3
     in_use >/tmp/after
-    grown /tmp/before /tmp/after 10 | tr ',' '\n' | sed 's/^ *//' | sort >"/tmp/$1"
+    grown /tmp/before /tmp/after "$jails" | tr ',' '\n' | sed 's/^ *//' | sort >"/tmp/$1"
 }
 
 # COUNT COMMAND
@@ -128,11 +130,14 @@ if [ -f /boot/kernel/if_epair.ko ]; then
     kldload /boot/kernel/if_epair.ko
     ifconfig epair9 create >/dev/null
     ifconfig epair9a inet 10.0.9.1/24 up
-    end_other_jail
-    end_jail
-    expect "ten jails ended with an interface of the kernel inside" jails others end_other_jail
-    expect "ten jails ended with the interface inside" jails ours end_jail
-    note "stays in use after ten jails: $(tr '\n' ' ' </tmp/others)"
+    began=$(date +%s)
+    expect "a jail ends with an interface of the kernel inside" end_other_jail
+    jails=10
+    [ $(($(date +%s) - began)) -lt 20 ] || jails=2
+    expect "a jail ends with the interface inside" end_jail
+    expect "$jails jails end with an interface of the kernel inside" jails others end_other_jail
+    expect "$jails jails end with the interface inside" jails ours end_jail
+    note "stays in use after $jails jails: $(tr '\n' ' ' </tmp/others)"
     more=$(awk '
         { count = $NF; sub(/ [+][0-9]+$/, "") }
         NR == FNR { others[$0] = count; next }
@@ -145,12 +150,12 @@ if [ -f /boot/kernel/if_epair.ko ]; then
     fi
     ifconfig epair9a destroy
 else
-    skip "ten jails ended with the interface inside" "needs if_epair.ko in the kernel's folder"
+    skip "jails end with the interface inside" "needs if_epair.ko in the kernel's folder"
 fi
 jail -c name=h2 vnet persist
 on 2 ifconfig lo0 inet 127.0.0.1/8 up
 expect "moved again after that" move
-expect "no jail is left dying" within 20 no_jail_is_dying
+expect "no jail is left dying" within "$JAIL_SECONDS" no_jail_is_dying
 stuck=$(stuck)
 expect "no program is stuck" test -z "$stuck"
 

@@ -5,6 +5,7 @@
 #   make_jail NAME INTERFACE...  makes a vnet jail with these interfaces
 #   peer NAME INTERFACE ADDRESS  the same, with one interface that has an address
 #   lagg_of NAME LAGG ADDRESS PORT...  makes a lagg in a jail, with an address, and up
+#   end_jail NAME [INTERFACE]  removes a jail; waits until the interface is back from it
 #   is_active LAGG PORT     whether a port carries, on the host "lagg_host", or here without one
 #   errno NAME NUMBER WORD...  a check that laggctl says this errno
 
@@ -70,6 +71,8 @@ lagg_of() {
     here ifconfig "$lagg_name" create laggtype infiniband || return 1
     lagg_ports=
     for lagg_port in "$@"; do
+        # if_lagg of FreeBSD 14 leaves that to the administrator.
+        here ifconfig "$lagg_port" up
         lagg_ports="$lagg_ports laggport $lagg_port"
     done
     # The list is to be split.
@@ -104,6 +107,16 @@ errno() {
     else
         not_ok "$errno_name" "errno $errno_said instead of $errno_number"
     fi
+}
+
+# What the kernel does when a vnet ends, reversals of its own locks included, is its own affair.
+# FreeBSD 14 takes minutes for it, whatever was in the jail.
+end_jail() {
+    observe
+    jail -r "$1"
+    [ $# = 1 ] || within 300 ifconfig "$2" || note "$2 does not come back"
+    sleep 1
+    judge
 }
 
 # What WITNESS says of laggs, as FreeBSD's own test looks for it, in one line.

@@ -74,7 +74,8 @@ grown() {
             allocator = "^(type (vmem|idr)|zone (vm pgcache|vmem btag|UMA .*|[0-9]+ Bucket|" \
                 "DEVCTL))$"
             process = "^(type (subproc|umtx|cred|filedesc|temp)|zone (THREAD|PROC|Files|VMSPACE|" \
-                "TURNSTILE|SLEEPQUEUE|lkpicurr|ksiginfo|kstack_cache|FPU_save_area|malloc-[0-9]+))$"
+                "TURNSTILE|SLEEPQUEUE|lkpicurr|ksiginfo|kstack_cache|FPU_save_area|rl_entry|" \
+                "malloc-[0-9]+))$"
             file = "^(type tmpfs .*|zone (RADIX NODE|VM OBJECT|MAP ENTRY|VNODE|TMPFS node|" \
                 "FFS.* d?inode|FFS inode|BUF TRIE|buf free cache|S VFS Cache))$"
         }
