@@ -2,7 +2,10 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{IPV4, Machine, NEIGHBOR, ipv4};
+use fake_kernel::ofed::kpi_port_event;
 use fake_kernel::{ifnet, log, sysctl};
 
 #[test]
@@ -34,6 +37,24 @@ fn the_partition_of_the_port_has_no_child() {
     assert_eq!(ifnet::add_child("ib0", 0x7fff), None);
     let lines = log::take_lines();
     assert!(lines.iter().any(|line| line.contains("is that of the interface itself")), "{lines:?}");
+    hca.remove();
+    machine.stop();
+}
+
+#[test]
+fn the_default_partition_is_found_wherever_it_stands() {
+    let (machine, hca) = Machine::start_up();
+    let has_link_with = |pkeys: [u16; 3]| {
+        hca.change_port(1, |port| port.pkeys = pkeys.to_vec());
+        hca.port_event(1, kpi_port_event::KPI_PORT_PKEY_CHANGED);
+        machine.pass(Duration::from_secs(2));
+        let state = ifnet::state("ib0").expect("it is there");
+        state.is_link_up.then(|| state.broadcast[8..10].to_vec())
+    };
+    assert_eq!(has_link_with([0, 0x8123, 0xffff]), Some(vec![0xff, 0xff]));
+    // Nobody asked for that partition.
+    assert_eq!(has_link_with([0, 0x8123, 0]), None);
+    assert_eq!(has_link_with([0x8123, 0xffff, 0]), Some(vec![0x81, 0x23]));
     hca.remove();
     machine.stop();
 }

@@ -199,7 +199,8 @@ pub struct Port {
 /// Which P_Key an interface is in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PartitionChoice {
-    /// That of the port: the valid key at index 0.
+    /// That of the port: the valid key at index 0. Where there is none, the default one (IBA
+    /// 10.9.1), wherever it stands: a subnet manager may write it to any place.
     Port,
     /// This one, wherever it stands in the port's table.
     Child(Pkey),
@@ -310,14 +311,24 @@ impl Port {
 
     /// `None` if it is not in the port's table.
     fn partition(&self, choice: PartitionChoice) -> Result<Option<Partition>, Errno> {
-        let index = match choice {
-            PartitionChoice::Port => PkeyIndex(0),
-            PartitionChoice::Child(pkey) => match self.find(pkey) {
-                Ok(index) => index,
-                Err(Errno::ENOENT) => return Ok(None),
-                Err(error) => return Err(error),
-            },
+        let wanted = match choice {
+            PartitionChoice::Port => {
+                if let Some(first) = self.partition_at(PkeyIndex(0))? {
+                    return Ok(Some(first));
+                }
+                Pkey::DEFAULT
+            }
+            PartitionChoice::Child(pkey) => pkey,
         };
+        match self.find(wanted) {
+            Ok(index) => self.partition_at(index),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `None` if that place of the table is empty. The caller may sleep.
+    fn partition_at(&self, index: PkeyIndex) -> Result<Option<Partition>, Errno> {
         let mut pkey = 0;
         // SAFETY: the callers may sleep; the device exists by its invariant and has the port.
         let error = unsafe {
