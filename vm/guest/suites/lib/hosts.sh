@@ -78,7 +78,9 @@ module_of() {
 
 set_up() {
     driver=$1
-    hosts=$(seq 0 $(($2 - 1)))
+    hosts=
+    # seq(1) would count down to -1.
+    [ "$2" -eq 0 ] || hosts=$(seq 0 $(($2 - 1)))
     # A panic ends the machine, with a backtrace.
     sysctl -q debug.debugger_on_panic=0 debug.trace_on_panic=1 \
         "kern.panic_reboot_wait_time=$PANIC_SECONDS" >/dev/null
