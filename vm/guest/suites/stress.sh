@@ -185,7 +185,7 @@ end_all() {
         jail -r "h$host" || return 1
     done
     kldunload ipoib_rs && kldunload softib || return 1
-    within 120 no_dying_jail || note "jails that do not go: $(jls -d jid dying)"
+    within "$JAIL_SECONDS" no_dying_jail || note "jails that do not go: $(jls -d jid dying)"
     sleep 5
 }
 

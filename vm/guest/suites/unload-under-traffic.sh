@@ -66,7 +66,7 @@ cycle_from_to() {
 # Jails and what is closed are given back later.
 settle() {
     kldunload softib 2>/dev/null
-    within 120 no_dying_jail || note "jails that do not go: $(jls -d jid dying)"
+    within "$JAIL_SECONDS" no_dying_jail || note "jails that do not go: $(jls -d jid dying)"
     sleep 5
 }
 

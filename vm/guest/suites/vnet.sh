@@ -4,8 +4,6 @@
 # Time: 1800 s
 
 CYCLES=100
-# FreeBSD 14 may take minutes to end a jail, whatever was in it.
-JAIL_SECONDS=300
 driver=ipoib_rs
 # shellcheck source=vm/guest/suites/lib/hosts.sh
 . /vm/suites/lib/hosts.sh

@@ -13,6 +13,8 @@
 # Host N has interface ibN, which is port N % 2 + 1 of adapter N / 2.
 
 PANIC_SECONDS=1
+# FreeBSD 14 takes minutes to end a jail, whatever was in it.
+JAIL_SECONDS=300
 
 on() {
     on_host=h$1

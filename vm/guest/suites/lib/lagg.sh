@@ -110,11 +110,10 @@ errno() {
 }
 
 # What the kernel does when a vnet ends, reversals of its own locks included, is its own affair.
-# FreeBSD 14 takes minutes for it, whatever was in the jail.
 end_jail() {
     observe
     jail -r "$1"
-    [ $# = 1 ] || within 300 ifconfig "$2" || note "$2 does not come back"
+    [ $# = 1 ] || within "$JAIL_SECONDS" ifconfig "$2" || note "$2 does not come back"
     sleep 1
     judge
 }
