@@ -78,6 +78,29 @@ fn a_packet_that_is_too_big_is_told_of_once() {
 }
 
 #[test]
+fn the_table_of_neighbors_says_what_was_sent_and_what_was_dropped() {
+    let (machine, hca) = Machine::start_up();
+    ifnet::transmit("ib0", &NEIGHBOR, IPV4, &ipv4(100));
+    machine.settle();
+    ifnet::transmit("ib0", &NEIGHBOR, IPV4, &ipv4(100));
+    for _ in 0..3 {
+        ifnet::transmit("ib0", &NEIGHBOR, IPV4, &ipv4(3000));
+    }
+    machine.settle();
+    let table = sysctl::read_text("net.link.ipoib.ib0.neighbors").expect("it is there");
+    let mut rows = table.trim().lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let titles = rows.next().expect("there are titles");
+    let names = ["address", "lid", "qpn", "transport", "state", "mtu", "queued", "tx", "drops"];
+    assert_eq!(titles, names);
+    let row = rows.next().expect("there is a neighbour");
+    assert_eq!(row[1..], ["9", "0x000077", "datagram", "ready", "2044", "0", "2", "3"]);
+    assert_eq!(rows.next(), None);
+    ifnet::take_too_big("ib0");
+    hca.remove();
+    machine.stop();
+}
+
+#[test]
 fn what_finds_the_ring_full_waits_as_far_as_the_queue_goes() {
     let (machine, hca) = Machine::start_up();
     ifnet::transmit("ib0", &NEIGHBOR, IPV4, &ipv4(100));
