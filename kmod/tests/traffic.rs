@@ -34,6 +34,21 @@ fn an_interface_that_is_up_joins_its_broadcast_group_and_has_a_carrier() {
 }
 
 #[test]
+fn an_interface_that_is_brought_up_before_its_driver_is_ready_comes_up() {
+    let mut machine = Machine::start();
+    assert_eq!(machine.load(), 0);
+    ifnet::be_up_at_once(true);
+    let hca = machine.add_adapter();
+    ifnet::be_up_at_once(false);
+    machine.settle();
+    for name in ["ib0", "ib1"] {
+        assert!(ifnet::state(name).is_some_and(|state| state.is_link_up), "{name}");
+    }
+    hca.remove();
+    machine.stop();
+}
+
+#[test]
 fn a_packet_goes_where_its_path_leads() {
     let (machine, hca) = Machine::start_up();
     machine.stack.take_sent();
