@@ -28,6 +28,8 @@ pub(crate) struct Path {
     pub(crate) noticed: Noticed,
     /// Packets posted.
     pub(crate) sent: u64,
+    /// Packets that ended unsent.
+    pub(crate) dropped: u64,
     /// Its outgoing connection.
     pub(crate) connection: Option<u32>,
 }
@@ -230,6 +232,7 @@ impl Paths {
             is_superseded: false,
             noticed: Noticed::default(),
             sent: 0,
+            dropped: 0,
             connection: None,
         };
         let place = self.slots.insert(path).ok()?;
@@ -246,6 +249,7 @@ impl Paths {
             path.address = address;
             path.noticed = Noticed::default();
             path.sent = 0;
+            path.dropped = 0;
         }
     }
 

@@ -132,12 +132,48 @@ fn provoke(bench: &mut Bench, reason: DropReason) -> u64 {
     }
 }
 
+/// How many of the packets that end for `reason` count for a neighbour. The others are for a group,
+/// were received, or have no neighbour: their interface has no link, or their address no place.
+fn towards_neighbors(reason: DropReason, expected: u64) -> u64 {
+    match reason {
+        DropReason::PathQueueFull
+        | DropReason::PathUnresolved
+        | DropReason::PendingExpired
+        | DropReason::PendingStoreFull
+        | DropReason::ConnectionQueueFull
+        | DropReason::HandleFailed
+        | DropReason::PostFailed
+        | DropReason::NoHeadroom
+        | DropReason::TooBigReported
+        | DropReason::FragmentFailed => expected,
+        // The other one is for everybody.
+        DropReason::TooBigSilent => expected - 1,
+        DropReason::InterfaceDown
+        | DropReason::LinkDown
+        | DropReason::InvalidDestination
+        | DropReason::PathTableFull
+        | DropReason::GroupQueueFull
+        | DropReason::GroupTableFull
+        | DropReason::GroupUnjoined
+        | DropReason::FrameTooShort
+        | DropReason::OwnMulticast
+        | DropReason::ReceivedWhileDown => 0,
+    }
+}
+
+/// What the table of neighbours says was dropped.
+fn dropped_of_neighbors(bench: &Bench) -> u64 {
+    bench.interface.neighbors().map(|row| row.dropped).sum()
+}
+
 #[test]
 fn every_reason_happens_and_is_counted_under_its_name() {
     for &reason in DropReason::ALL {
         let mut bench = Bench::joined_with(Limits::SMALL);
         let expected = provoke(&mut bench, reason);
         assert_eq!(bench.drops(reason), expected, "{}", reason.name());
+        let of_neighbors = towards_neighbors(reason, expected);
+        assert_eq!(dropped_of_neighbors(&bench), of_neighbors, "{}", reason.name());
         let total = bench.interface.counters().drops_total();
         assert_eq!(total, expected, "{}: other reasons were counted too", reason.name());
         bench.adapter.refuses_sends = false;
@@ -145,6 +181,27 @@ fn every_reason_happens_and_is_counted_under_its_name() {
         bench.complete_all();
         bench.finish();
     }
+}
+
+#[test]
+fn drops_count_for_the_neighbor_wherever_a_packet_had_got_to() {
+    let mut bench = Bench::joined_with(Limits::SMALL);
+    // It waited for the path, and then the adapter refuses it.
+    send(&mut bench, 2);
+    bench.adapter.refuses_sends = true;
+    bench.answer_all();
+    assert_eq!(dropped_of_neighbors(&bench), 2);
+    // Its path is there: the first fragment is refused, and so is the second.
+    bench.send(&peer(1), EtherType::IPV4, ipv4(3000, false)).unwrap();
+    assert_eq!(dropped_of_neighbors(&bench), 4);
+    bench.send(&peer(1), EtherType::IPV4, ipv4(2045, true)).unwrap();
+    assert_eq!(dropped_of_neighbors(&bench), 5);
+    bench.adapter.refuses_sends = false;
+    send(&mut bench, 1);
+    assert_eq!(dropped_of_neighbors(&bench), 5);
+    assert_eq!(bench.interface.counters().drops_total(), 5);
+    bench.complete_all();
+    bench.finish();
 }
 
 #[test]

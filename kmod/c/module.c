@@ -18,6 +18,9 @@ ipoib_rs_modevent(module_t module __unused, int event, void *argument __unused)
 	switch (event) {
 	case MOD_LOAD:
 		return (ipoib_rs_load(&ipoib_rs));
+	case MOD_QUIESCE:
+		/* Unloading would wait until the adapter gives it back. */
+		return (ipoib_rs_is_pinned() ? EBUSY : 0);
 	case MOD_UNLOAD:
 		/* Comes after a MOD_LOAD that failed, too. */
 		if (ipoib_rs != NULL)

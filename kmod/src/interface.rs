@@ -45,7 +45,8 @@ use kpi::sync::{Level as LockLevel, Mutex};
 use kpi::sysctl::Tree;
 use kpi::time;
 use kpi::verbs::{
-    CompletionQueue, DatagramConfig, DatagramQueuePair, ProtectionDomain, SharedReceiveQueue,
+    CompletionQueue, DatagramConfig, DatagramQueuePair, Kept, ProtectionDomain, Quiet,
+    SharedReceiveQueue,
 };
 use kpi::worker::{Waker, Work, Worker};
 
@@ -362,21 +363,29 @@ impl Interface {
         let mut locked = core.into_inner();
         // There are some if the interface did not give everything back.
         while let Some(connection) = locked.queues.take_connection() {
-            let quiet = connection.close(may_sleep);
-            locked.queues.reclaim_connected(&quiet);
-            locked.queues.reclaim_sends(&quiet, drop);
+            if let Some(quiet) = quiet_of(connection.close(may_sleep)) {
+                locked.queues.reclaim_connected(&quiet);
+                locked.queues.reclaim_sends(&quiet, drop);
+            }
         }
         hardware.manager.close(may_sleep);
         hardware.administrator.close(may_sleep);
-        locked.queues.reclaim_datagrams(&hardware.queue_pair.close(may_sleep));
+        if let Some(quiet) = quiet_of(hardware.queue_pair.close(may_sleep)) {
+            locked.queues.reclaim_datagrams(&quiet);
+        }
         if let Some(shared) = hardware.shared
-            && let Ok(quiet) = shared.close(may_sleep)
+            && let Some(quiet) = quiet_of(shared.close(may_sleep))
         {
             locked.queues.reclaim_connected(&quiet);
         }
         drop(locked);
         drop(net);
     }
+}
+
+/// What a queue that was closed gives back. What it does not is lost with its slots, which say so.
+fn quiet_of(closed: Result<Quiet, Kept>) -> Option<Quiet> {
+    closed.map_or_else(|kept| kept.quiet, Some)
 }
 
 impl Hardware {

@@ -49,6 +49,13 @@ pub unsafe extern "C" fn ipoib_rs_load(place: *mut *mut Module) -> c_int {
     }))
 }
 
+/// MOD_QUIESCE, see `module.c`: whether an adapter has something that it did not give back.
+// SAFETY: no other symbol of the kernel has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn ipoib_rs_is_pinned() -> c_int {
+    kpi::verbs::has_kept().into()
+}
+
 /// MOD_UNLOAD, see `module.c`.
 ///
 /// # Safety

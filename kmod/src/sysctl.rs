@@ -157,14 +157,15 @@ fn add_tables(
     let label = Label { name: c"neighbors", description: c"table of neighbours" };
     let shown = Arc::clone(admin);
     let neighbors = move |out: &mut Output, may_sleep: &mut MaySleep| {
-        out.write_str("\naddress lid transport state mtu queued sent\n")?;
+        out.write_str("\naddress lid qpn transport state mtu queued tx drops\n")?;
         let copy = |interface: &Interface<Packet>, from, part: &mut [_]| {
             fill(part, interface.neighbors().skip(from));
         };
         rows(&*shown, copy, may_sleep, |row: NeighborRow| {
-            let NeighborRow { address, lid, state, transport, mtu, queued, sent } = row;
-            let lid = lid.map_or(0, Lid::value);
-            writeln!(out, "{address} {lid} {transport} {state} {mtu} {queued} {sent}")
+            let NeighborRow { address, lid, state, transport, mtu, queued, sent, dropped } = row;
+            let (lid, qpn) = (lid.map_or(0, Lid::value), address.qpn().value());
+            write!(out, "{address} {lid} {qpn:#08x} {transport} {state} {mtu} ")?;
+            writeln!(out, "{queued} {sent} {dropped}")
         })
     };
     tree.add_text(Tree::TOP, label, neighbors, may_sleep)?;

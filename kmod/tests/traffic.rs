@@ -34,6 +34,21 @@ fn an_interface_that_is_up_joins_its_broadcast_group_and_has_a_carrier() {
 }
 
 #[test]
+fn an_interface_that_is_brought_up_before_its_driver_is_ready_comes_up() {
+    let mut machine = Machine::start();
+    assert_eq!(machine.load(), 0);
+    ifnet::be_up_at_once(true);
+    let hca = machine.add_adapter();
+    ifnet::be_up_at_once(false);
+    machine.settle();
+    for name in ["ib0", "ib1"] {
+        assert!(ifnet::state(name).is_some_and(|state| state.is_link_up), "{name}");
+    }
+    hca.remove();
+    machine.stop();
+}
+
+#[test]
 fn a_packet_goes_where_its_path_leads() {
     let (machine, hca) = Machine::start_up();
     machine.stack.take_sent();
@@ -73,6 +88,29 @@ fn a_packet_that_is_too_big_is_told_of_once() {
     machine.settle();
     assert_eq!(ifnet::take_too_big("ib0"), [(ipv4(3000), 2044)]);
     assert_eq!(machine.stack.take_sent(), []);
+    hca.remove();
+    machine.stop();
+}
+
+#[test]
+fn the_table_of_neighbors_says_what_was_sent_and_what_was_dropped() {
+    let (machine, hca) = Machine::start_up();
+    ifnet::transmit("ib0", &NEIGHBOR, IPV4, &ipv4(100));
+    machine.settle();
+    ifnet::transmit("ib0", &NEIGHBOR, IPV4, &ipv4(100));
+    for _ in 0..3 {
+        ifnet::transmit("ib0", &NEIGHBOR, IPV4, &ipv4(3000));
+    }
+    machine.settle();
+    let table = sysctl::read_text("net.link.ipoib.ib0.neighbors").expect("it is there");
+    let mut rows = table.trim().lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let titles = rows.next().expect("there are titles");
+    let names = ["address", "lid", "qpn", "transport", "state", "mtu", "queued", "tx", "drops"];
+    assert_eq!(titles, names);
+    let row = rows.next().expect("there is a neighbour");
+    assert_eq!(row[1..], ["9", "0x000077", "datagram", "ready", "2044", "0", "2", "3"]);
+    assert_eq!(rows.next(), None);
+    ifnet::take_too_big("ib0");
     hca.remove();
     machine.stop();
 }

@@ -196,8 +196,9 @@ kpi_lagg_link_changed(void *argument __unused, if_t ifp, int state __unused)
 /* Consumes the packet, which has no link header.  In the net epoch. */
 void
 kpi_lagg_receive(struct kpi_lagg_port *port, struct mbuf *m,
-    const struct kpi_link_header *header)
+    const struct kpi_link_received *received)
 {
+	struct kpi_link_header room;
 	struct kpi_ifnet *lagg = port->lagg;
 	uint32_t cast = KPI_IF_UNICAST;
 
@@ -211,8 +212,9 @@ kpi_lagg_receive(struct kpi_lagg_port *port, struct mbuf *m,
 	}
 	CURVNET_SET_QUIET(lagg->ifp->if_vnet);
 	m->m_pkthdr.rcvif = lagg->ifp;
-	kpi_link_tap(lagg, m, header);
-	kpi_link_receive(lagg, m, header);
+	if (kpi_link_is_tapped(lagg))
+		kpi_link_tap(lagg, m, kpi_link_header_of(received, &room));
+	kpi_link_receive(lagg, m, received);
 	CURVNET_RESTORE();
 }
 
@@ -221,6 +223,7 @@ static struct mbuf *
 kpi_lagg_input(if_t ifp, struct mbuf *m)
 {
 	struct kpi_link_header header;
+	struct kpi_link_received received;
 	struct kpi_lagg_port *port;
 
 	port = kpi_lagg_port_of(ifp);
@@ -230,7 +233,9 @@ kpi_lagg_input(if_t ifp, struct mbuf *m)
 	}
 	m_copydata(m, 0, sizeof(header), (caddr_t)&header);
 	m_adj(m, sizeof(header));
-	kpi_lagg_receive(port, m, &header);
+	received = (struct kpi_link_received){ .header = &header,
+	    .protocol = header.protocol };
+	kpi_lagg_receive(port, m, &received);
 	return (NULL);
 }
 

@@ -260,6 +260,14 @@ drop:
 	return (error);
 }
 
+bool
+kpi_link_is_tapped(const struct kpi_ifnet *interface)
+{
+
+	return (bpf_peers_present(interface->ifp->if_bpf) ||
+	    (interface->tap != NULL && bpf_peers_present(interface->tap)));
+}
+
 /* What bpf(4) shows for an InfiniBand address: the first bytes of the GID. */
 void
 kpi_link_tap(struct kpi_ifnet *interface, struct mbuf *m,
@@ -330,9 +338,13 @@ kpi_link_dispatch(if_t ifp, struct mbuf *m, uint16_t protocol)
  * in front, and says on which interface it came.
  */
 static struct mbuf *
-kpi_link_lagg(if_t ifp, struct mbuf *m, const struct kpi_link_header *header)
+kpi_link_lagg(if_t ifp, struct mbuf *m,
+    const struct kpi_link_received *received)
 {
+	const struct kpi_link_header *header;
+	struct kpi_link_header room;
 
+	header = kpi_link_header_of(received, &room);
 	M_PREPEND(m, KPI_LINK_HEADER_LEN, M_NOWAIT);
 	if (m == NULL)
 		return (NULL);
@@ -349,7 +361,7 @@ kpi_link_lagg(if_t ifp, struct mbuf *m, const struct kpi_link_header *header)
 
 void
 kpi_link_receive(struct kpi_ifnet *interface, struct mbuf *m,
-    const struct kpi_link_header *header)
+    const struct kpi_link_received *received)
 {
 	struct kpi_lagg_port *port;
 	if_t ifp = interface->ifp;
@@ -365,16 +377,16 @@ kpi_link_receive(struct kpi_ifnet *interface, struct mbuf *m,
 	M_SETFIB(m, ifp->if_fib);
 	port = (void *)atomic_load_acq_ptr((void *)&interface->lagg_port);
 	if (port != NULL) {
-		kpi_lagg_receive(port, m, header);
+		kpi_lagg_receive(port, m, received);
 		return;
 	}
 	if (ifp->if_type == IFT_INFINIBANDLAG) {
-		m = kpi_link_lagg(ifp, m, header);
+		m = kpi_link_lagg(ifp, m, received);
 		if (m == NULL)
 			return;
 		ifp = m->m_pkthdr.rcvif;
 	}
-	kpi_link_dispatch(ifp, m, header->protocol);
+	kpi_link_dispatch(ifp, m, received->protocol);
 }
 
 /*
@@ -403,56 +415,63 @@ kpi_link_set_verified(if_t ifp, struct mbuf *m, uint16_t protocol)
 	}
 }
 
-/* The link header that a received packet would have had. */
-static void
-kpi_link_header_of(struct kpi_ifnet *interface, struct mbuf *m,
-    uint16_t protocol, uint32_t cast, struct kpi_link_header *header)
+/* That which the packet would have had. */
+const struct kpi_link_header *
+kpi_link_header_of(const struct kpi_link_received *received,
+    struct kpi_link_header *room)
 {
+	const struct kpi_ifnet *origin = received->origin;
 
-	header->protocol = htons(protocol);
-	header->reserved = 0;
-	m->m_flags &= ~(M_BCAST | M_MCAST);
-	switch (cast) {
+	if (received->header != NULL)
+		return (received->header);
+	room->protocol = received->protocol;
+	room->reserved = 0;
+	switch (received->cast) {
 	case KPI_IF_BROADCAST:
-		m->m_flags |= M_BCAST;
-		memcpy(header->address, interface->broadcast,
-		    KPI_LINK_ADDRESS_LEN);
+		memcpy(room->address, origin->broadcast, KPI_LINK_ADDRESS_LEN);
 		break;
 	case KPI_IF_MULTICAST:
-		m->m_flags |= M_MCAST;
 		/* Of the group only the scope and the P_Key are known here. */
-		memcpy(header->address, interface->broadcast, 10);
-		memset(header->address + 10, 0, KPI_LINK_ADDRESS_LEN - 10);
+		memcpy(room->address, origin->broadcast, 10);
+		memset(room->address + 10, 0, KPI_LINK_ADDRESS_LEN - 10);
 		break;
 	default:
-		memcpy(header->address, interface->address,
-		    KPI_LINK_ADDRESS_LEN);
+		memcpy(room->address, origin->address, KPI_LINK_ADDRESS_LEN);
 	}
+	return (room);
 }
 
 void
 rust_helper_if_tap_input(struct kpi_ifnet *interface, struct mbuf *m,
     uint16_t protocol, uint32_t cast)
 {
-	struct kpi_link_header header;
+	struct kpi_link_received received = { .origin = interface,
+	    .cast = cast, .protocol = htons(protocol) };
+	struct kpi_link_header room;
 
-	kpi_link_header_of(interface, m, protocol, cast, &header);
+	if (!kpi_link_is_tapped(interface))
+		return;
 	/* It tells received packets from sent ones. */
 	m->m_pkthdr.rcvif = interface->ifp;
-	kpi_link_tap(interface, m, &header);
+	kpi_link_tap(interface, m, kpi_link_header_of(&received, &room));
 }
 
 void
 rust_helper_if_input(struct kpi_ifnet *interface, struct mbuf *m,
     uint16_t protocol, uint32_t cast)
 {
-	struct kpi_link_header header;
+	struct kpi_link_received received = { .origin = interface,
+	    .cast = cast, .protocol = htons(protocol) };
 
 	NET_EPOCH_ASSERT();
-	kpi_link_header_of(interface, m, protocol, cast, &header);
+	m->m_flags &= ~(M_BCAST | M_MCAST);
+	if (cast == KPI_IF_BROADCAST)
+		m->m_flags |= M_BCAST;
+	else if (cast == KPI_IF_MULTICAST)
+		m->m_flags |= M_MCAST;
 	kpi_link_set_verified(interface->ifp, m, protocol);
 	CURVNET_SET_QUIET(interface->ifp->if_vnet);
-	kpi_link_receive(interface, m, &header);
+	kpi_link_receive(interface, m, &received);
 	CURVNET_RESTORE();
 }
 
@@ -462,6 +481,7 @@ kpi_link_input(if_t ifp, struct mbuf *m)
 {
 	struct kpi_ifnet *interface;
 	struct kpi_link_header header;
+	struct kpi_link_received received;
 	struct epoch_tracker et;
 
 	NET_EPOCH_ENTER(et);
@@ -482,8 +502,10 @@ kpi_link_input(if_t ifp, struct mbuf *m)
 		m->m_flags |= M_MCAST;
 	m->m_pkthdr.rcvif = ifp;
 	kpi_link_tap(interface, m, &header);
+	received = (struct kpi_link_received){ .origin = interface,
+	    .header = &header, .protocol = header.protocol };
 	CURVNET_SET_QUIET(ifp->if_vnet);
-	kpi_link_receive(interface, m, &header);
+	kpi_link_receive(interface, m, &received);
 	CURVNET_RESTORE();
 	NET_EPOCH_EXIT(et);
 }

@@ -32,6 +32,7 @@ _Static_assert(sizeof(struct kpi_capture_header) == 44, "what they expect");
 
 struct bpf_if;
 struct kpi_lagg_port;
+struct kpi_link_received;
 struct route;
 struct sockaddr;
 
@@ -109,17 +110,34 @@ void	kpi_vlan_set_link(struct kpi_ifnet *child, int link_state);
 int	kpi_lagg_control(struct kpi_ifnet *lagg, u_long command,
 	    caddr_t data);
 void	kpi_lagg_receive(struct kpi_lagg_port *port, struct mbuf *m,
-	    const struct kpi_link_header *header);
+	    const struct kpi_link_received *received);
 void	kpi_lagg_port_departs(struct kpi_ifnet *interface);
 void	kpi_lagg_port_changed(struct kpi_ifnet *interface);
 bool	kpi_lagg_port_moved(struct kpi_ifnet *interface);
 
+/*
+ * What is known of a received packet besides itself.  Few want its link header,
+ * so that of a packet that came without one is made for those who do.
+ */
+struct kpi_link_received {
+	struct kpi_ifnet *origin;
+	const struct kpi_link_header *header;	/* Or NULL. */
+	uint32_t	cast;		/* If the header is NULL. */
+	uint16_t	protocol;	/* In network byte order. */
+};
+
+/* The link header, made in "room" if it has to be. */
+const struct kpi_link_header *kpi_link_header_of(
+	    const struct kpi_link_received *received,
+	    struct kpi_link_header *room);
+/* Whether bpf(4) wants to see packets of the interface. */
+bool	kpi_link_is_tapped(const struct kpi_ifnet *interface);
 /* Shows the packet to bpf(4). */
 void	kpi_link_tap(struct kpi_ifnet *interface, struct mbuf *m,
 	    const struct kpi_link_header *header);
 /* Consumes the packet, which has no link header.  In the net epoch. */
 void	kpi_link_receive(struct kpi_ifnet *interface, struct mbuf *m,
-	    const struct kpi_link_header *header);
+	    const struct kpi_link_received *received);
 int	kpi_link_output(if_t ifp, struct mbuf *m, const struct sockaddr *dst,
 	    struct route *ro);
 void	kpi_link_input(if_t ifp, struct mbuf *m);

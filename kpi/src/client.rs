@@ -530,7 +530,7 @@ impl Device {
     }
 
     /// Returns when this is the last that holds the device.
-    fn wait_until_unused(self, _may_sleep: &MaySleep) {
+    fn wait_until_unused(self, may_sleep: &MaySleep) {
         let mut waits = 0;
         while Arc::strong_count(&self.inner) > 1 {
             if waits % WAITS_PER_LINE == WAITS_PER_LINE - 1 {
@@ -541,6 +541,7 @@ impl Device {
             }
             // SAFETY: may sleep, as the argument proves.
             unsafe { sys::rust_helper_ofed_wait() };
+            verbs::destroy_again(&self, may_sleep);
             waits += 1;
         }
     }

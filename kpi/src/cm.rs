@@ -33,7 +33,7 @@ use crate::context::{MaySleep, Unlocked};
 use crate::errno::Errno;
 use crate::owned::try_arc;
 use crate::registry::{Id, Registry};
-use crate::verbs::{ConnectedQueuePair, Quiet};
+use crate::verbs::{ConnectedQueuePair, Kept, Quiet};
 
 pub use ipoib_rs::action::RejectReason;
 
@@ -284,12 +284,22 @@ impl Entry {
 ///
 /// # Invariants
 ///
-/// `cm_id` exists and is owned. The entry of `id` is there, and has the queue pair.
+/// The entry of `dialog` has the queue pair, which goes after it: when no event finds it any more.
 #[derive(Debug)]
 pub struct Connection {
+    dialog: Dialog,
+    queue_pair: ConnectedQueuePair,
+}
+
+/// What the communication manager has of a connection.
+///
+/// # Invariants
+///
+/// `cm_id` exists and is owned. The entry of `id` is there.
+#[derive(Debug)]
+struct Dialog {
     id: Id,
     cm_id: CmId,
-    queue_pair: ConnectedQueuePair,
 }
 
 impl Connection {
@@ -313,7 +323,7 @@ impl Connection {
             state: State::Idle,
         })?;
         // INVARIANT: just created, with its entry.
-        Ok(Self { id, cm_id, queue_pair })
+        Ok(Self { dialog: Dialog { id, cm_id }, queue_pair })
     }
 
     /// Sends a REQ. [`Handler::connect_answered`] follows.
@@ -362,7 +372,8 @@ impl Connection {
         // The answer may come before the call returns.
         self.enter(State::Requesting(op));
         // SAFETY: may sleep, as the argument proves; the id exists by the invariant.
-        let error = unsafe { sys::rust_helper_cm_connect(self.cm_id.0.as_ptr(), &raw const raw) };
+        let error =
+            unsafe { sys::rust_helper_cm_connect(self.dialog.cm_id.0.as_ptr(), &raw const raw) };
         Errno::result(error).inspect_err(|_| self.enter(State::Over))
     }
 
@@ -390,7 +401,8 @@ impl Connection {
             Some(cm_id)
         });
         // INVARIANT: the table's until now, and its entry has the queue pair.
-        Ok(Self { id, cm_id: cm_id.ok_or(Errno::EINVAL)?, queue_pair })
+        let dialog = Dialog { id, cm_id: cm_id.ok_or(Errno::EINVAL)? };
+        Ok(Self { dialog, queue_pair })
     }
 
     /// Brings the queue pair of a connection that a peer asked for to RTS: receives are to be
@@ -402,7 +414,7 @@ impl Connection {
     pub fn prepare(&self, starting_psn: Psn, _may_sleep: &MaySleep) -> Result<(), Errno> {
         self.ready_to_receive(starting_psn).inspect_err(|_| {
             // The peer may have given up already.
-            let _ = reject(self.cm_id, RejectReason::NoResources as u16);
+            let _ = reject(self.dialog.cm_id, RejectReason::NoResources as u16);
         })
     }
 
@@ -427,7 +439,8 @@ impl Connection {
         // The peer's next message may come before the call returns.
         self.enter(State::Live);
         // SAFETY: may sleep, as the argument proves; the id exists by the invariant.
-        let error = unsafe { sys::rust_helper_cm_reply(self.cm_id.0.as_ptr(), &raw const raw) };
+        let error =
+            unsafe { sys::rust_helper_cm_reply(self.dialog.cm_id.0.as_ptr(), &raw const raw) };
         Errno::result(error).inspect_err(|_| self.enter(State::Over))
     }
 
@@ -438,27 +451,31 @@ impl Connection {
 
     /// Disconnects, and destroys the queue pair. With the proof, slots give back what was posted
     /// and did not complete. Not to be called by a handler that is told of this connection.
-    pub fn close(self, _may_sleep: &MaySleep) -> Quiet {
-        let quiet = self.queue_pair.quiet_when_gone();
-        drop(self);
-        quiet
+    ///
+    /// # Errors
+    ///
+    /// The adapter keeps the queue pair, see [`Kept`].
+    pub fn close(self, may_sleep: &MaySleep) -> Result<Quiet, Kept> {
+        let Self { dialog, queue_pair } = self;
+        drop(dialog);
+        queue_pair.close(may_sleep)
     }
 
     /// From RESET to RTS, for a REQ. The caller may sleep.
     fn ready_to_receive(&self, starting_psn: Psn) -> Result<(), Errno> {
         let queue_pair = QueuePair(self.queue_pair.raw());
-        modify(self.cm_id, queue_pair, sys::kpi_qp_state::KPI_QPS_INIT, None)?;
+        modify(self.dialog.cm_id, queue_pair, sys::kpi_qp_state::KPI_QPS_INIT, None)?;
         // The stack knows our starting PSN when the REP is sent, and here is where it is needed.
         let psn = Some(starting_psn);
-        modify(self.cm_id, queue_pair, sys::kpi_qp_state::KPI_QPS_RTR, psn)?;
+        modify(self.dialog.cm_id, queue_pair, sys::kpi_qp_state::KPI_QPS_RTR, psn)?;
         // The queue pair sends nothing but the marker of its drain, which some adapters complete
         // only if it was in RTS before.
-        modify(self.cm_id, queue_pair, sys::kpi_qp_state::KPI_QPS_RTS, None)
+        modify(self.dialog.cm_id, queue_pair, sys::kpi_qp_state::KPI_QPS_RTS, None)
     }
 
     fn enter(&self, next: State) {
         ENTRIES.with(|entries| {
-            if let Some(Entry::Connection { state, .. }) = entries.get_mut(self.id) {
+            if let Some(Entry::Connection { state, .. }) = entries.get_mut(self.dialog.id) {
                 *state = next;
             }
         });
@@ -466,11 +483,10 @@ impl Connection {
 }
 
 /// Where it may sleep, and by no handler that is told of this connection.
-impl Drop for Connection {
+impl Drop for Dialog {
     fn drop(&mut self) {
         // Whatever it was, it is over: nothing more is told of it.
         ENTRIES.with(|entries| entries.remove(self.id));
-        // The queue pair goes after this, when no event finds it any more.
         destroy(self.cm_id);
     }
 }

@@ -9,6 +9,7 @@
 //! | [`AddressHandle`] | [`ProtectionDomain`] | after the sends that use it |
 //!
 //! The first three are counted, and what is made of them holds them; so this order comes by itself.
+//! A queue that an adapter refuses to destroy is [`Kept`], with all that it is made of.
 //! A post takes a slot (see [`crate::dma`]), which the adapter has until the completion came or
 //! the queue is known to be quiet.
 
@@ -18,7 +19,7 @@ mod queue_pair;
 use alloc::sync::Arc;
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ipoib_rs::action::AddressVector;
 use sys_bindings as sys;
@@ -27,9 +28,11 @@ use crate::client::{Device, Port};
 use crate::context::MaySleep;
 use crate::dma::{Chain, ReceiveSlot, Work};
 use crate::errno::Errno;
+use crate::log::{self, Level};
 use crate::owned::try_arc;
 
 pub use completion::{Armed, BATCH_LEN, Batch, Completion, CompletionHandler, CompletionQueue};
+pub(crate) use queue_pair::destroy_again;
 pub use queue_pair::{
     ConnectedConfig, ConnectedQueuePair, Datagram, DatagramConfig, DatagramQueuePair,
     QueuePairHandler,
@@ -111,12 +114,13 @@ pub struct SharedReceiveQueue {
 
 /// # Invariants
 ///
-/// `queue` is created.
+/// `queue` is created, until `is_ended`.
 #[derive(Debug)]
 struct Shared {
     queue: NonNull<sys::ib_srq>,
     id: QueueId,
     domain: ProtectionDomain,
+    is_ended: bool,
 }
 
 // SAFETY: verbs may be called from any thread, and the rest is constant.
@@ -149,7 +153,8 @@ impl SharedReceiveQueue {
         };
         let queue = created(error, queue)?;
         // INVARIANT: just created. Without memory it goes again.
-        let inner = try_arc(Shared { queue, id: QueueId::draw(), domain: domain.clone() })?;
+        let (id, domain) = (QueueId::draw(), domain.clone());
+        let inner = try_arc(Shared { queue, id, domain, is_ended: false })?;
         Ok(Self { inner })
     }
 
@@ -185,16 +190,10 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// The queue, if queue pairs still use it.
-    pub fn close(self, _may_sleep: &MaySleep) -> Result<Quiet, Self> {
-        match Arc::try_unwrap(self.inner) {
-            Ok(shared) => {
-                let quiet = Quiet(shared.id);
-                drop(shared);
-                Ok(quiet)
-            }
-            Err(inner) => Err(Self { inner }),
-        }
+    /// Queue pairs still use it, and it goes with them, or the adapter keeps it.
+    pub fn close(self, _may_sleep: &MaySleep) -> Result<Quiet, Kept> {
+        let mut shared = Arc::try_unwrap(self.inner).map_err(|_| Kept { quiet: None })?;
+        shared.end()
     }
 
     fn raw(&self) -> *mut sys::ib_srq {
@@ -202,11 +201,28 @@ impl SharedReceiveQueue {
     }
 }
 
+impl Shared {
+    /// The caller may sleep.
+    fn end(&mut self) -> Result<Quiet, Kept> {
+        // SAFETY: created by the invariant, and the queue pairs that use it held it, so are gone.
+        let error = unsafe { sys::rust_helper_ib_destroy_srq(self.queue.as_ptr()) };
+        self.is_ended = true;
+        Errno::result(error).map(|()| Quiet(self.id)).map_err(|error| {
+            keep(&self.domain, format_args!("a shared receive queue"), error);
+            // The adapter has its domain for ever, and nobody asks it again.
+            core::mem::forget(self.domain.clone());
+            Kept { quiet: None }
+        })
+    }
+}
+
 /// Where it may sleep.
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: created by the invariant, and the queue pairs that use it held it, so are gone.
-        unsafe { sys::rust_helper_ib_destroy_srq(self.queue.as_ptr()) }
+        if !self.is_ended {
+            // Who wants to know calls `close`; the log says it.
+            let _ = self.end();
+        }
     }
 }
 
@@ -276,6 +292,41 @@ impl Drop for AddressHandle {
 /// destroyed. With it, slots of that queue give back what they hold.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Quiet(pub(crate) QueueId);
+
+/// The adapter did not destroy a queue. It may go on to use what the queue is made of: the context
+/// of its events, its completion queues, its domain. So all of that stays, and the device with it:
+/// who waits for the device has the adapter destroy the queue pair again and again. What was posted
+/// is given back if the queue was reset, or else never.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Kept {
+    /// It was reset at least: what was posted can be taken back.
+    pub quiet: Option<Quiet>,
+}
+
+/// How many there are.
+static KEPT: AtomicU32 = AtomicU32::new(0);
+
+/// Whether an adapter has a queue that it was to destroy.
+pub fn has_kept() -> bool {
+    KEPT.load(Ordering::Relaxed) != 0
+}
+
+/// An adapter keeps something: the log says so.
+fn keep(domain: &ProtectionDomain, what: core::fmt::Arguments<'_>, error: Errno) {
+    KEPT.fetch_add(1, Ordering::Relaxed);
+    let name = domain.device().name();
+    log::line(
+        Level::Error,
+        format_args!("{name}: {what} cannot be destroyed ({error:?}): it is kept"),
+    );
+}
+
+/// It has given something back.
+fn give_back(domain: &ProtectionDomain, what: core::fmt::Arguments<'_>) {
+    KEPT.fetch_sub(1, Ordering::Relaxed);
+    let name = domain.device().name();
+    log::line(Level::Warning, format_args!("{name}: {what} is destroyed at last"));
+}
 
 /// One life of a queue, from its creation or reset to the next.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -28,6 +28,8 @@ pub struct NeighborRow {
     pub queued: u32,
     /// Packets posted to it.
     pub sent: u64,
+    /// Packets to it that were dropped, whatever the reason.
+    pub dropped: u64,
 }
 
 /// A line of the table of incoming connections.
@@ -107,6 +109,7 @@ impl<B: PacketBuf> Interface<B> {
             },
             queued: path.queue.packets(),
             sent: path.sent,
+            dropped: path.dropped,
         })
     }
 

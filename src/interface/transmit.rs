@@ -122,7 +122,7 @@ impl<B: PacketBuf> Interface<B> {
     }
 
     /// Deals with a packet larger than the MTU of its destination: design rule "size", items 2 to
-    /// 4. `send` is given each fragment.
+    /// 4. `send` is given each fragment. Returns whether the packet itself ended as a drop.
     pub(super) fn send_oversize<D: DataPath<B>>(
         &mut self,
         to: &LinkAddress,
@@ -131,7 +131,7 @@ impl<B: PacketBuf> Interface<B> {
         packet: B,
         datapath: &mut D,
         mut send: impl FnMut(&mut Self, B, &mut D),
-    ) {
+    ) -> bool {
         match Oversize::decide(&packet, protocol, to, mtu) {
             Oversize::Fragment(fragments) => {
                 self.counters.count(Counter::Fragmented);
@@ -141,17 +141,22 @@ impl<B: PacketBuf> Interface<B> {
                         None => {
                             // A receiver can do nothing with the rest.
                             self.drop_packet(packet, DropReason::FragmentFailed, datapath);
-                            return;
+                            return true;
                         }
                     }
                 }
                 datapath.release(packet);
+                false
             }
             Oversize::Report => {
                 self.counters.count_drop(DropReason::TooBigReported);
                 datapath.packet_too_big(packet, mtu);
+                true
             }
-            Oversize::Drop => self.drop_packet(packet, DropReason::TooBigSilent, datapath),
+            Oversize::Drop => {
+                self.drop_packet(packet, DropReason::TooBigSilent, datapath);
+                true
+            }
         }
     }
 

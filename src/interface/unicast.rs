@@ -76,7 +76,7 @@ impl<B: PacketBuf> Interface<B> {
                 Ok(())
             }
             PathState::Unreachable { .. } => {
-                self.drop_packet(packet, DropReason::PathUnresolved, datapath);
+                self.drop_towards(place, packet, DropReason::PathUnresolved, datapath);
                 Ok(())
             }
             PathState::Blocked
@@ -88,7 +88,7 @@ impl<B: PacketBuf> Interface<B> {
                 Ok(())
             }
             PathState::CancelWanted => {
-                self.drop_packet(packet, DropReason::LinkDown, datapath);
+                self.drop_towards(place, packet, DropReason::LinkDown, datapath);
                 Ok(())
             }
         }
@@ -109,7 +109,7 @@ impl<B: PacketBuf> Interface<B> {
             return Ok(());
         }
         let Some(transport) = self.transport_of(now, place) else {
-            self.drop_packet(packet, DropReason::PathUnresolved, datapath);
+            self.drop_towards(place, packet, DropReason::PathUnresolved, datapath);
             return Ok(());
         };
         if packet.len() <= transport.mtu() {
@@ -118,7 +118,10 @@ impl<B: PacketBuf> Interface<B> {
                     self.count_sent(place);
                     Ok(())
                 }
-                Posting::Dropped => Ok(()),
+                Posting::Dropped => {
+                    self.count_dropped(place);
+                    Ok(())
+                }
                 Posting::RingFull(packet) => Err(RingFull(packet)),
             };
         }
@@ -147,9 +150,12 @@ impl<B: PacketBuf> Interface<B> {
         };
         let mtu = transport.mtu();
         self.notice_too_big(place, mtu);
-        self.send_oversize(&address, mtu, protocol, packet, datapath, |this, piece, datapath| {
+        let send = |this: &mut Self, piece, datapath: &mut _| {
             this.post_to_path(now, place, transport.route(), protocol, piece, datapath);
-        });
+        };
+        if self.send_oversize(&address, mtu, protocol, packet, datapath, send) {
+            self.count_dropped(place);
+        }
     }
 
     /// Queues a packet for a path that is not ready. What it may carry is not known yet; what no
@@ -172,9 +178,12 @@ impl<B: PacketBuf> Interface<B> {
             return;
         }
         self.notice_too_big(place, mtu);
-        self.send_oversize(&address, mtu, protocol, packet, datapath, |this, piece, datapath| {
+        let send = |this: &mut Self, piece, datapath: &mut _| {
             this.enqueue(now, Target::Path(place), protocol, piece, datapath);
-        });
+        };
+        if self.send_oversize(&address, mtu, protocol, packet, datapath, send) {
+            self.count_dropped(place);
+        }
     }
 
     fn insert_path(
@@ -631,7 +640,7 @@ impl<B: PacketBuf> Interface<B> {
     ) {
         match self.post(route, protocol, packet, datapath) {
             Posting::Posted => self.count_sent(place),
-            Posting::Dropped => {}
+            Posting::Dropped => self.count_dropped(place),
             Posting::RingFull(packet) => {
                 self.wait_for_room(now, Target::Path(place), protocol, packet, datapath);
             }
@@ -686,6 +695,24 @@ impl<B: PacketBuf> Interface<B> {
         if let Some(path) = self.paths.get_mut(place) {
             path.sent += 1;
         }
+    }
+
+    fn count_dropped(&mut self, place: u32) {
+        if let Some(path) = self.paths.get_mut(place) {
+            path.dropped += 1;
+        }
+    }
+
+    /// Drops a packet to a neighbour that is known.
+    pub(super) fn drop_towards(
+        &mut self,
+        place: u32,
+        packet: B,
+        reason: DropReason,
+        sink: &mut impl PacketSink<B>,
+    ) {
+        self.count_dropped(place);
+        self.drop_packet(packet, reason, sink);
     }
 
     fn notice_unresolved(&mut self, place: u32, error: SaError) {

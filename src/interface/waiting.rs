@@ -47,7 +47,7 @@ impl<B: PacketBuf> Interface<B> {
         let Some(mut queue) =
             queue.map(|queue| *queue).filter(|queue| queue.has_room(bytes, packets_max, bytes_max))
         else {
-            self.drop_packet(packet, reason, sink);
+            self.drop_for(target, packet, reason, sink);
             return;
         };
         let pending = Pending { protocol, packet, bytes };
@@ -56,7 +56,9 @@ impl<B: PacketBuf> Interface<B> {
                 self.set_queue(target, queue);
                 self.arm(target);
             }
-            Err(pending) => self.drop_packet(pending.packet, DropReason::PendingStoreFull, sink),
+            Err(pending) => {
+                self.drop_for(target, pending.packet, DropReason::PendingStoreFull, sink);
+            }
         }
     }
 
@@ -98,7 +100,35 @@ impl<B: PacketBuf> Interface<B> {
         sink: &mut impl PacketSink<B>,
     ) {
         while let Some(pending) = self.take_waiting(target) {
-            self.drop_packet(pending.packet, reason, sink);
+            self.drop_for(target, pending.packet, reason, sink);
+        }
+    }
+
+    /// Drops a packet that was to wait for an object. Those for a path or for its connection count
+    /// as drops towards the neighbour.
+    fn drop_for(
+        &mut self,
+        target: Target,
+        packet: B,
+        reason: DropReason,
+        sink: &mut impl PacketSink<B>,
+    ) {
+        let path = match target {
+            Target::Path(place) => Some(place),
+            Target::Outgoing(place) => {
+                self.connections.outgoing.get(place).and_then(|outgoing| outgoing.path)
+            }
+            Target::Group(_)
+            | Target::Handle(_)
+            | Target::Incoming(_)
+            | Target::Listener
+            | Target::QueuePair
+            | Target::Reaper
+            | Target::Sa => None,
+        };
+        match path {
+            Some(place) => self.drop_towards(place, packet, reason, sink),
+            None => self.drop_packet(packet, reason, sink),
         }
     }
 

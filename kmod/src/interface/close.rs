@@ -13,15 +13,18 @@
 //! 3. The id and the queue pair are destroyed. No completion of it leaves the adapter any more.
 //! 4. Those that left it before are fed.
 //! 5. What did not complete is taken back, and the core hears that its place is vacant.
+//!
+//! An adapter that refuses to destroy a queue pair keeps it. If it could not reset it either, what
+//! is posted there is lost: it is not taken back, and its slots stay taken.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use ipoib_rs::action::{ConnectionId, OpId};
+use ipoib_rs::action::{ConnectionId, OpId, VerbError};
 use kpi::cm::RejectReason;
 use kpi::context::MaySleep;
 use kpi::time;
-use kpi::verbs::Quiet;
+use kpi::verbs::{Kept, Quiet};
 use kpi::worker::Work;
 
 use super::Interface;
@@ -30,6 +33,24 @@ use super::queues::{Leaver, Path, Subject};
 #[derive(Debug)]
 pub(super) struct Closer {
     interface: Arc<Interface>,
+}
+
+/// What became of a connection that was closed.
+#[derive(Debug)]
+struct Ended {
+    result: Result<(), VerbError>,
+    /// What did not complete can be taken back.
+    quiet: Option<Quiet>,
+}
+
+impl From<Result<Quiet, Kept>> for Ended {
+    fn from(closed: Result<Quiet, Kept>) -> Self {
+        match closed {
+            Ok(quiet) => Self { result: Ok(()), quiet: Some(quiet) },
+            // What the adapter may still write to stays where it is.
+            Err(Kept { quiet }) => Self { result: Err(VerbError), quiet },
+        }
+    }
 }
 
 /// Connections that are closed together.
@@ -94,16 +115,16 @@ impl Interface {
             *closed = Some(self.close(leaver, may_sleep));
         }
         self.settle(may_sleep);
-        for (id, op, quiet) in closed.into_iter().flatten() {
+        for (id, op, ended) in closed.into_iter().flatten() {
             let now = time::now();
             self.feed(may_sleep, |core, path| {
-                if let Some(quiet) = quiet {
+                if let Some(quiet) = ended.quiet {
                     let Path { queues, records, .. } = path;
                     queues.reclaim_connected(&quiet);
                     queues.reclaim_sends(&quiet, |packet| records.end(packet));
                 }
                 path.queues.remove_link(id);
-                core.handle_verb_result(now, op, Ok(()), path);
+                core.handle_verb_result(now, op, ended.result, path);
             });
         }
     }
@@ -112,19 +133,21 @@ impl Interface {
         &self,
         Leaver { id, op, subject }: Leaver,
         may_sleep: &mut MaySleep,
-    ) -> (ConnectionId, OpId, Option<Quiet>) {
+    ) -> (ConnectionId, OpId, Ended) {
+        let nothing = Ended { result: Ok(()), quiet: None };
         match subject {
             Subject::Connection(connection) => {
                 // Only the control thread has a second reference, while it executes an action of
                 // this connection, and there is none any more.
                 let connection = Arc::into_inner(connection);
-                (id, op, connection.map(|connection| connection.close(may_sleep)))
+                let closed = connection.map(|connection| connection.close(may_sleep));
+                (id, op, closed.map_or(nothing, Ended::from))
             }
             Subject::Request(request) => {
                 self.hardware.manager.refuse(request, RejectReason::NoResources, may_sleep);
-                (id, op, None)
+                (id, op, nothing)
             }
-            Subject::Gone => (id, op, None),
+            Subject::Gone => (id, op, nothing),
         }
     }
 

@@ -5,15 +5,15 @@ use core::sync::atomic::Ordering;
 use super::Interface;
 
 /// Peers should hear of the address.
-pub(super) const ANNOUNCE: u32 = 1 << 1;
+pub(super) const ANNOUNCE: u32 = 1 << 0;
 /// The list of multicast groups, or their form, changed.
-pub(super) const GROUPS_CHANGED: u32 = 1 << 2;
+pub(super) const GROUPS_CHANGED: u32 = 1 << 1;
 /// The port changed, in a way that no event says.
-pub(super) const PORT_CHANGED: u32 = 1 << 3;
+pub(super) const PORT_CHANGED: u32 = 1 << 2;
 /// A send did not succeed: the send queue may have stopped.
-pub(super) const SEND_FAILED: u32 = 1 << 4;
+pub(super) const SEND_FAILED: u32 = 1 << 3;
 /// The first of one bit for each event of a port, in the order of [`super::hub::PORT_EVENTS`].
-pub(super) const PORT_EVENT_FIRST: u32 = 1 << 8;
+pub(super) const PORT_EVENT_FIRST: u32 = 1 << 4;
 
 impl Interface {
     /// Has the control thread look at something.

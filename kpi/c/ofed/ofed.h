@@ -314,12 +314,13 @@ int	rust_helper_ib_create_cq(struct ib_device *device, uint32_t entries,
 void	rust_helper_ib_destroy_cq(struct kpi_cq *cq);
 int	rust_helper_ib_create_srq(struct ib_pd *pd, uint32_t max_receives,
 	    uint32_t max_segments, struct ib_srq **srq);
-void	rust_helper_ib_destroy_srq(struct ib_srq *srq);
+int	rust_helper_ib_destroy_srq(struct ib_srq *srq);
 int	rust_helper_ib_create_qp(struct ib_pd *pd,
 	    const struct kpi_qp_config *config, struct ib_qp **qp,
 	    uint32_t *qpn);
-void	rust_helper_ib_destroy_qp(struct ib_qp *qp, struct kpi_cq *send_cq,
-	    struct kpi_cq *receive_cq);
+/* If it fails, "is_quiet" says whether it was reset at least. */
+int	rust_helper_ib_destroy_qp(struct ib_qp *qp, struct kpi_cq *send_cq,
+	    struct kpi_cq *receive_cq, int *is_quiet);
 int	rust_helper_ib_init_ud_qp(struct ib_qp *qp, uint8_t port,
 	    uint16_t pkey_index, uint32_t qkey);
 int	rust_helper_ib_init_rc_qp(struct ib_qp *qp, uint8_t port,

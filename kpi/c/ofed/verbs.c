@@ -196,11 +196,11 @@ rust_helper_ib_create_srq(struct ib_pd *pd, uint32_t max_receives,
 	return (0);
 }
 
-void
+int
 rust_helper_ib_destroy_srq(struct ib_srq *srq)
 {
 
-	(void)ib_destroy_srq(srq);
+	return (kpi_errno(ib_destroy_srq(srq)));
 }
 
 int
@@ -234,20 +234,20 @@ rust_helper_ib_create_qp(struct ib_pd *pd, const struct kpi_qp_config *config,
 	return (0);
 }
 
-void
+int
 rust_helper_ib_destroy_qp(struct ib_qp *qp, struct kpi_cq *send_cq,
-    struct kpi_cq *receive_cq)
+    struct kpi_cq *receive_cq, int *is_quiet)
 {
 
 	/*
 	 * A reset takes the completions of the queue pair out of its queues.
 	 * Those that were taken out before have a pointer to it.
 	 */
-	(void)rust_helper_ib_modify_qp(qp, KPI_QPS_RESET);
+	*is_quiet = rust_helper_ib_modify_qp(qp, KPI_QPS_RESET) == 0;
 	wait_for_polls(send_cq);
 	if (receive_cq != send_cq)
 		wait_for_polls(receive_cq);
-	(void)ib_destroy_qp(qp);
+	return (kpi_errno(ib_destroy_qp(qp)));
 }
 
 static void

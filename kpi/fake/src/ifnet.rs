@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use sys_bindings as sys;
@@ -68,6 +69,7 @@ pub struct Received {
 }
 
 static INTERFACES: Mutex<BTreeMap<usize, Interface>> = Mutex::new(BTreeMap::new());
+static ARE_WANTED_UP: AtomicBool = AtomicBool::new(false);
 static IDLE: Condvar = Condvar::new();
 
 fn lock() -> MutexGuard<'static, BTreeMap<usize, Interface>> {
@@ -159,6 +161,11 @@ pub fn set_up(name: &str, is_up: bool) {
     });
 }
 
+/// Whether an administrator brings every interface up that is created, as soon as it is seen.
+pub fn be_up_at_once(is_wanted: bool) {
+    ARE_WANTED_UP.store(is_wanted, Ordering::SeqCst);
+}
+
 /// An administrator sets the MTU. The number of the error, or 0.
 pub fn set_mtu(name: &str, mtu: u32) -> c_int {
     let set = call(name, |callbacks, driver| {
@@ -243,7 +250,10 @@ unsafe extern "C" fn rust_helper_if_create(
     let (config, name) = unsafe { (&*config, string((*config).name)) };
     let name = format!("{name}{}", config.unit);
     // SAFETY: as kpi/c says: constant callbacks, and a place for a pointer.
-    unsafe { interface.write(insert(config, name, None)) };
+    unsafe { interface.write(insert(config, name.clone(), None)) };
+    if ARE_WANTED_UP.load(Ordering::SeqCst) {
+        set_up(&name, true);
+    }
     0
 }
 

@@ -62,6 +62,15 @@ impl Fault {
     }
 }
 
+/// An adapter that does not destroy queue pairs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Stuck {
+    /// It resets them at least.
+    Destroying,
+    /// It does not even reset them, nor end what is posted.
+    Resetting,
+}
+
 /// A message of the communication manager.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Message {
@@ -157,6 +166,11 @@ impl Stack {
     /// Has the next call of a kind fail.
     pub fn fail_next(&self, fault: Fault) {
         lock().next_fault = Some(fault);
+    }
+
+    /// Has adapters refuse to destroy queue pairs, this number of times.
+    pub fn be_stuck(&self, stuck: Stuck, refusals: u32) {
+        lock().stuck = (stuck, refusals);
     }
 
     /// From now on, at each [`step`], sends succeed, the subnet administrator knows all paths and

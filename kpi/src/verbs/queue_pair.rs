@@ -10,12 +10,15 @@ use ipoib_rs::action::ConnectionId;
 use ipoib_rs::ib::{Mgid, Mlid, PkeyIndex, Qkey, Qpn};
 use sys_bindings as sys;
 
-use super::{AddressHandle, CompletionQueue, ProtectionDomain, QueueId, Quiet, SharedReceiveQueue};
-use crate::client::Port;
+use super::{
+    AddressHandle, CompletionQueue, Kept, ProtectionDomain, QueueId, Quiet, SharedReceiveQueue,
+};
+use crate::client::{Device, Port};
 use crate::context::{MaySleep, Unlocked};
 use crate::dma::{Chain, ReceiveSlot, SendSlot, Work};
 use crate::errno::Errno;
-use crate::owned::try_box;
+use crate::owned::{try_arc, try_box};
+use crate::registry::Registry;
 
 /// The queue pair of an interface: unreliable datagrams (UD).
 #[derive(Debug)]
@@ -67,7 +70,10 @@ impl DatagramQueuePair {
     ///
     /// What the adapter says.
     pub fn new(config: &DatagramConfig<'_>, _may_sleep: &MaySleep) -> Result<Self, Errno> {
-        let context = try_box(Context { raw: sys::kpi_qp_context { number: 0 }, events: None })?;
+        let completions = [config.send_queue, config.receive_queue].map(Clone::clone);
+        let domain = config.domain.clone();
+        let parts = try_arc(Parts { domain, completions, shared: None })?;
+        let number = sys::kpi_qp_context { number: 0 };
         let blocks_loopback = config.port.device().attributes().blocks_loopback;
         let raw = sys::kpi_qp_config {
             send_cq: config.send_queue.raw(),
@@ -82,9 +88,8 @@ impl DatagramQueuePair {
             blocks_loopback: blocks_loopback.into(),
             reserved: [0; 6],
         };
-        let queues = [config.send_queue, config.receive_queue].map(Clone::clone);
         // The caller may sleep.
-        let queue = Queue::new(raw, context, config.domain, queues, None)?;
+        let queue = Queue::new(raw, number, None, parts)?;
         Ok(Self { queue, port: config.port.clone() })
     }
 
@@ -220,7 +225,11 @@ impl DatagramQueuePair {
     }
 
     /// Destroys it. With the proof, slots give back what was posted and did not complete.
-    pub fn close(self, _may_sleep: &MaySleep) -> Quiet {
+    ///
+    /// # Errors
+    ///
+    /// The adapter keeps it, see [`Kept`].
+    pub fn close(self, _may_sleep: &MaySleep) -> Result<Quiet, Kept> {
         self.queue.close()
     }
 }
@@ -280,11 +289,12 @@ impl ConnectedQueuePair {
         _may_sleep: &MaySleep,
     ) -> Result<Self, Errno> {
         let connection = config.connection;
-        let context = try_box(Context {
-            // CAST: a place in a table of the core, which numbers them with 32 bits.
-            raw: sys::kpi_qp_context { number: connection.index() as u32 },
-            events: Some(Events { connection, handler }),
-        })?;
+        // CAST: a place in a table of the core, which numbers them with 32 bits.
+        let number = sys::kpi_qp_context { number: connection.index() as u32 };
+        let events = Some(Events { connection, handler });
+        let completions = [config.send_queue, config.receive_queue].map(Clone::clone);
+        let (domain, shared) = (config.domain.clone(), config.shared_receives.cloned());
+        let parts = try_arc(Parts { domain, completions, shared })?;
         let raw = sys::kpi_qp_config {
             send_cq: config.send_queue.raw(),
             receive_cq: config.receive_queue.raw(),
@@ -298,10 +308,8 @@ impl ConnectedQueuePair {
             blocks_loopback: 0,
             reserved: [0; 6],
         };
-        let queues = [config.send_queue, config.receive_queue].map(Clone::clone);
-        let shared = config.shared_receives.cloned();
         // The caller may sleep.
-        let queue = Queue::new(raw, context, config.domain, queues, shared)?;
+        let queue = Queue::new(raw, number, events, parts)?;
         Ok(Self { queue, port: config.port.clone(), connection })
     }
 
@@ -322,7 +330,7 @@ impl ConnectedQueuePair {
 
     /// Whether it shares its receives.
     pub fn shares_receives(&self) -> bool {
-        self.queue.shared.is_some()
+        self.queue.parts.shared.is_some()
     }
 
     /// To the error state: everything posted completes as flushed, and with a shared receive queue
@@ -373,7 +381,11 @@ impl ConnectedQueuePair {
     }
 
     /// Destroys it. With the proof, slots give back what was posted and did not complete.
-    pub fn close(self, _may_sleep: &MaySleep) -> Quiet {
+    ///
+    /// # Errors
+    ///
+    /// The adapter keeps it, see [`Kept`].
+    pub fn close(self, _may_sleep: &MaySleep) -> Result<Quiet, Kept> {
         self.queue.close()
     }
 
@@ -385,11 +397,6 @@ impl ConnectedQueuePair {
         })
     }
 
-    /// The proof, for who destroys it next.
-    pub(crate) fn quiet_when_gone(&self) -> Quiet {
-        Quiet(self.queue.id())
-    }
-
     pub(crate) fn raw(&self) -> NonNull<sys::ib_qp> {
         self.queue.pair
     }
@@ -399,7 +406,8 @@ impl ConnectedQueuePair {
 ///
 /// # Invariants
 ///
-/// `pair` is created with `context`, which came from a box, and with the completion queues.
+/// `pair` is created with `context`, which came from a box, and with what `parts` has. It is
+/// destroyed at most once, by who has set `is_closed`.
 #[derive(Debug)]
 struct Queue {
     pair: NonNull<sys::ib_qp>,
@@ -407,10 +415,17 @@ struct Queue {
     /// The [`QueueId`] of its present life.
     id: AtomicU64,
     context: NonNull<Context>,
+    parts: Arc<Parts>,
+    send_segments_max: usize,
+    is_closed: bool,
+}
+
+/// What it is made of.
+#[derive(Debug)]
+struct Parts {
     domain: ProtectionDomain,
     completions: [CompletionQueue; 2],
     shared: Option<SharedReceiveQueue>,
-    send_segments_max: usize,
 }
 
 // SAFETY: verbs may be called from any thread; the context is `Send` and `Sync` and not changed.
@@ -423,6 +438,8 @@ unsafe impl Sync for Queue {}
 struct Context {
     raw: sys::kpi_qp_context,
     events: Option<Events>,
+    /// They stay as long as the context: the adapter may use them as long.
+    _parts: Arc<Parts>,
 }
 
 struct Events {
@@ -434,19 +451,20 @@ impl Queue {
     /// The caller may sleep.
     fn new(
         mut raw: sys::kpi_qp_config,
-        context: Box<Context>,
-        domain: &ProtectionDomain,
-        completions: [CompletionQueue; 2],
-        shared: Option<SharedReceiveQueue>,
+        number: sys::kpi_qp_context,
+        events: Option<Events>,
+        parts: Arc<Parts>,
     ) -> Result<Self, Errno> {
+        let context = try_box(Context { raw: number, events, _parts: Arc::clone(&parts) })?;
         let context = NonNull::from(Box::leak(context));
+        let domain = parts.domain.raw();
         raw.context = context.as_ptr().cast();
         let mut pair = null_mut();
         let mut qpn = 0;
         // SAFETY: the callers may sleep. The domain and the queues exist by their invariants; the
         // context stays where it is until the queue pair is destroyed.
         let error = unsafe {
-            sys::rust_helper_ib_create_qp(domain.raw(), &raw const raw, &raw mut pair, &raw mut qpn)
+            sys::rust_helper_ib_create_qp(domain, &raw const raw, &raw mut pair, &raw mut qpn)
         };
         let pair = super::created(error, pair).inspect_err(|_| {
             // SAFETY: it came from a box, and an error says that nobody else has it.
@@ -458,10 +476,9 @@ impl Queue {
             qpn: Qpn::new(qpn & Qpn::MULTICAST.value()).unwrap_or(Qpn::MULTICAST),
             id: AtomicU64::new(QueueId::draw().0),
             context,
-            domain: domain.clone(),
-            completions,
-            shared,
+            parts,
             send_segments_max: raw.max_send_segments as usize,
+            is_closed: false,
         };
         Ok(queue)
     }
@@ -475,7 +492,7 @@ impl Queue {
     }
 
     fn work(&self, wr_id: u64) -> Work<'_> {
-        Work { wr_id, queue: self.id(), domain: &self.domain }
+        Work { wr_id, queue: self.id(), domain: &self.parts.domain }
     }
 
     /// The caller may sleep.
@@ -493,10 +510,39 @@ impl Queue {
     }
 
     /// The caller may sleep.
-    fn close(self) -> Quiet {
+    fn close(mut self) -> Result<Quiet, Kept> {
+        self.is_closed = true;
+        let (error, is_quiet) = self.destroy();
         let quiet = Quiet(self.id());
-        drop(self);
-        quiet
+        let Err(error) = error else { return Ok(quiet) };
+        let what = format_args!("queue pair {:#x}", self.qpn.value());
+        super::keep(&self.parts.domain, what, error);
+        self.keep();
+        Err(Kept { quiet: is_quiet.then_some(quiet) })
+    }
+
+    /// Whether it is gone, and if not, whether it is reset at least. The caller may sleep.
+    fn destroy(&self) -> (Result<(), Errno>, bool) {
+        let [send, receive] = &self.parts.completions;
+        let mut is_quiet = 0;
+        // SAFETY: created by the invariant. The C half resets the queue pair first and then waits
+        // for polls of its completion queues, so that no completion of it is being looked at; the
+        // verb returns when no event handler runs or is to come.
+        let error = unsafe {
+            sys::rust_helper_ib_destroy_qp(self.raw(), send.raw(), receive.raw(), &raw mut is_quiet)
+        };
+        let result = Errno::result(error).inspect(|()| {
+            // SAFETY: from a box by the invariant, and nobody else knows it any more.
+            drop(unsafe { Box::from_raw(self.context.as_ptr()) });
+        });
+        (result, is_quiet != 0)
+    }
+
+    /// It stays, with all that it is made of. Without memory that is for ever, and the context has
+    /// its parts.
+    fn keep(self) {
+        // INVARIANT: closed, so dropping it destroys nothing, and it is not the last with its parts.
+        let _ = KEPT.with(|kept| kept.insert(self));
     }
 
     fn post_send<P: Chain>(
@@ -551,16 +597,37 @@ impl Queue {
     }
 }
 
+/// Queue pairs that adapters did not destroy.
+static KEPT: Registry<Queue> = Registry::new();
+
+/// Has an adapter destroy one of those that it kept.
+pub(crate) fn destroy_again(device: &Device, _may_sleep: &MaySleep) {
+    let queue = KEPT.with(|kept| {
+        let id = kept.find(|queue| queue.parts.domain.device().is(device))?;
+        let queue = kept.remove(id);
+        kept.trim();
+        queue
+    });
+    let Some(queue) = queue else { return };
+    match queue.destroy() {
+        (Ok(()), _) => {
+            let what = format_args!("queue pair {:#x}", queue.qpn.value());
+            super::give_back(&queue.parts.domain, what);
+        }
+        (Err(_), _) => queue.keep(),
+    }
+}
+
 /// Where it may sleep. No handler may be waiting for it.
 impl Drop for Queue {
     fn drop(&mut self) {
-        let [send, receive] = &self.completions;
-        // SAFETY: created by the invariant. The C half resets the queue pair first and then waits
-        // for polls of its completion queues, so that no completion of it is being looked at; the
-        // verb returns when no event handler runs or is to come.
-        unsafe { sys::rust_helper_ib_destroy_qp(self.raw(), send.raw(), receive.raw()) };
-        // SAFETY: from a box by the invariant, and nobody else knows it any more.
-        drop(unsafe { Box::from_raw(self.context.as_ptr()) });
+        if !self.is_closed {
+            let Self { pair, qpn, context, send_segments_max, .. } = *self;
+            let (id, parts) = (AtomicU64::new(self.id().0), Arc::clone(&self.parts));
+            let same = Self { pair, qpn, id, context, parts, send_segments_max, is_closed: false };
+            // Who wants to know calls it; the log says it.
+            let _ = same.close();
+        }
     }
 }
 

@@ -185,7 +185,7 @@ fn a_connection_that_the_peer_accepts_is_ready_when_it_is_told() {
     assert_eq!(stack.last_message(0), Message::DisconnectReply);
     stack.connection_event(0, event::KPI_CM_TIMEWAIT_EXITED, 0);
     assert_eq!(fixture.interface.log.take(), [Told::Lost(ConnectionId::from_index(3))]);
-    connection.close(&may_sleep());
+    assert!(connection.close(&may_sleep()).is_ok());
     assert!(!stack.id_exists(0));
     fixture.stop();
 }
@@ -275,7 +275,7 @@ fn an_accepted_request_is_ready_before_the_reply() {
     assert_eq!(fixture.interface.log.take(), []);
     stack.connection_event(number, event::KPI_CM_REJECTED, 10);
     assert_eq!(fixture.interface.log.take(), [Told::Lost(ConnectionId::from_index(4))]);
-    connection.close(&may_sleep);
+    assert!(connection.close(&may_sleep).is_ok());
     assert!(!stack.id_exists(number));
     fixture.stop();
 }
@@ -348,7 +348,7 @@ fn nothing_is_told_of_a_connection_that_was_closed() {
     let [op] = operations();
     let connection = fixture.requesting(op);
     let may_sleep = may_sleep();
-    connection.close(&may_sleep);
+    assert!(connection.close(&may_sleep).is_ok());
     assert!(!fixture.bench.stack.id_exists(0));
     assert_eq!(fixture.interface.log.take(), []);
     fixture.stop();

@@ -193,8 +193,9 @@ fn push_lagg(text: &mut String, lagg: &LabLagg) {
     push_counted(text, core.counters().iter());
 }
 
-fn neighbors(core: &Interface<Packet>) -> Table<8> {
-    let titles = ["address", "lid", "qpn", "state", "transport", "mtu", "queued", "sent"];
+fn neighbors(core: &Interface<Packet>) -> Table<9> {
+    let titles =
+        ["address", "lid", "qpn", "state", "transport", "mtu", "queued", "sent", "dropped"];
     let mut table = Table::new(INDENT, titles);
     for row in core.neighbors() {
         table.push([
@@ -206,6 +207,7 @@ fn neighbors(core: &Interface<Packet>) -> Table<8> {
             row.mtu.to_string(),
             row.queued.to_string(),
             row.sent.to_string(),
+            row.dropped.to_string(),
         ]);
     }
     table

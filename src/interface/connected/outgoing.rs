@@ -378,7 +378,7 @@ impl<B: PacketBuf> Interface<B> {
         while let Some(pending) = self.take_waiting(Target::Outgoing(place)) {
             let Pending { protocol, packet, bytes: _ } = pending;
             let Some((route, mtu)) = self.datagram_route(path) else {
-                self.drop_packet(packet, DropReason::PendingExpired, datapath);
+                self.drop_towards(path, packet, DropReason::PendingExpired, datapath);
                 continue;
             };
             let transport = Transport::Datagram { route, mtu };

@@ -13,7 +13,7 @@ use super::client::{Device, Watch};
 use super::cm::CmId;
 use super::sa::{Membership, Question};
 use super::verbs::{AddressHandle, CompletionQueue, Domain, Pair, Sent, SharedQueue};
-use super::{Fault, Pointer};
+use super::{Fault, Pointer, Stuck};
 use crate::{check, memory, sync};
 
 pub(super) struct Tables {
@@ -41,6 +41,8 @@ pub(super) struct Tables {
     /// Completion queues whose handlers are to be told.
     pub(super) to_tell: Vec<usize>,
     pub(super) next_fault: Option<Fault>,
+    /// How often, still.
+    pub(super) stuck: (Stuck, u32),
     pub(super) is_automatic: bool,
     pub(super) next_qpn: u32,
     pub(super) device_count: usize,
@@ -70,6 +72,7 @@ impl Tables {
             drained: Vec::new(),
             to_tell: Vec::new(),
             next_fault: None,
+            stuck: (Stuck::Destroying, 0),
             is_automatic: false,
             next_qpn: 0x100,
             device_count: 0,

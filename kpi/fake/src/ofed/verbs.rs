@@ -1,5 +1,7 @@
 //! Queues of an adapter, which reads and writes packets where they are.
 
+mod stuck;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -326,7 +328,9 @@ fn enter(mut tables: Locked, pair: usize, next: state::Type) -> (Locked, c_int) 
         state::KPI_QPS_RTS => at.state == state::KPI_QPS_RTR,
         _ => true,
     };
-    if !may_follow || tables.fails(Fault::Modify) {
+    let ends = [state::KPI_QPS_RESET, state::KPI_QPS_ERROR].contains(&next);
+    let is_stuck = ends && !tables.resets();
+    if is_stuck || !may_follow || tables.fails(Fault::Modify) {
         return (tables, sys::EINVAL.cast_signed());
     }
     let at = tables.pairs.get(pair);
@@ -511,12 +515,13 @@ extern "C" fn rust_helper_ib_create_srq(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rust_helper_ib_destroy_srq(queue: *mut sys::ib_srq) {
+extern "C" fn rust_helper_ib_destroy_srq(queue: *mut sys::ib_srq) -> c_int {
     sync::assert_may_sleep("destroy_srq");
     trace::note("destroy_srq");
     let mut tables = lock();
     let SharedQueue { domain, .. } = tables.shared.remove(key(queue));
     tables.domains.release(domain);
+    0
 }
 
 #[unsafe(no_mangle)]
@@ -554,27 +559,6 @@ unsafe extern "C" fn rust_helper_ib_create_qp(
         unsafe { qpn.write(number) };
         Ok(())
     })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rust_helper_ib_destroy_qp(
-    pair: *mut sys::ib_qp,
-    send_queue: *mut sys::kpi_cq,
-    receive_queue: *mut sys::kpi_cq,
-) {
-    trace::note("destroy_qp");
-    let mut tables = lock();
-    tables.wait_until_idle(key(pair), "destroy_qp");
-    purge(&mut tables, key(pair));
-    let Pair { domain, config, .. } = tables.pairs.remove(key(pair));
-    let is_its = config.send_cq == send_queue && config.receive_cq == receive_queue;
-    check!(is_its, "a queue pair is destroyed with the queues of another");
-    tables.queues.release(key(send_queue));
-    tables.queues.release(key(receive_queue));
-    if !config.srq.is_null() {
-        tables.shared.release(key(config.srq));
-    }
-    tables.domains.release(domain);
 }
 
 fn modify(pair: *mut sys::ib_qp, next: state::Type) -> c_int {
