@@ -53,8 +53,8 @@ impl From<Result<Quiet, Kept>> for Ended {
     }
 }
 
-/// Connections that are closed together.
-const LEAVERS_MAX: usize = 16;
+/// Connections that are closed together. They are on the stack, which has no room for many more.
+const LEAVERS_MAX: usize = 12;
 
 impl Closer {
     pub(super) fn new(interface: Arc<Interface>) -> Self {
