@@ -541,7 +541,7 @@ impl Queue {
     /// It stays, with all that it is made of. Without memory that is for ever, and the context has
     /// its parts.
     fn keep(self) {
-        // INVARIANT: closed, so dropping it destroys nothing, and it is not the last with its parts.
+        // INVARIANT: closed, so dropping it destroys nothing, and the context has its parts, too.
         let _ = KEPT.with(|kept| kept.insert(self));
     }
 
