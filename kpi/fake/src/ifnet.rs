@@ -4,32 +4,39 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use sys_bindings as sys;
 
-use crate::{check, mbuf, memory, string, sync, trace};
+use crate::{check, lagg, mbuf, memory, string, sync, trace};
 
 type Address = [u8; 20];
 
-struct Interface {
+pub(crate) struct Interface {
     callbacks: &'static sys::kpi_ifnet_callbacks,
     driver: Driver,
-    name: CString,
-    state: State,
-    is_attached: bool,
+    pub(crate) name: CString,
+    pub(crate) state: State,
+    pub(crate) is_attached: bool,
     /// References that others than the driver have.
     references: u32,
     /// What the administrator wants.
-    is_up: bool,
+    pub(crate) is_up: bool,
     /// Of a child: its port, and its tag.
     parent: Option<(usize, u16)>,
     /// Callbacks that run.
     users: u32,
-    groups: Vec<Address>,
+    pub(crate) groups: Vec<Address>,
     received: Vec<Received>,
     too_big: Vec<(Vec<u8>, u32)>,
+    /// It is of another driver, and no InfiniBand.
+    pub(crate) is_foreign: bool,
+    /// It is a lagg.
+    pub(crate) lagg: Option<&'static sys::kpi_lagg_callbacks>,
+    /// It is a port: the lagg, and what the lagg calls it.
+    pub(crate) port: Option<(usize, u64)>,
 }
 
 #[derive(Clone, Copy)]
@@ -120,23 +127,36 @@ fn call<R>(
     name: &str,
     call: impl FnOnce(&sys::kpi_ifnet_callbacks, *mut c_void) -> R,
 ) -> Option<R> {
-    let mut key = 0;
-    let (callbacks, driver) = {
+    call_of(key_of(name)?, |callbacks, _, driver| call(callbacks, driver))
+}
+
+/// As [`call`], with what it has if it is a lagg.
+pub(crate) fn call_of<R>(
+    key: usize,
+    call: impl FnOnce(
+        &sys::kpi_ifnet_callbacks,
+        Option<&'static sys::kpi_lagg_callbacks>,
+        *mut c_void,
+    ) -> R,
+) -> Option<R> {
+    let (callbacks, lagg, driver) = {
         let mut interfaces = lock();
-        let found = interfaces.iter_mut().find(|(_, interface)| {
-            interface.is_attached && interface.name.as_bytes() == name.as_bytes()
-        });
-        let (at, interface) = found?;
-        key += *at;
+        let interface = interfaces.get_mut(&key).filter(|interface| interface.is_attached)?;
         interface.users += 1;
-        (interface.callbacks, interface.driver)
+        (interface.callbacks, interface.lagg, interface.driver)
     };
-    let result = call(callbacks, driver.0);
+    let result = call(callbacks, lagg, driver.0);
     if let Some(interface) = lock().get_mut(&key) {
         interface.users -= 1;
     }
     IDLE.notify_all();
     Some(result)
+}
+
+/// Looks at an interface that was not freed.
+pub(crate) fn of<R>(key: usize, f: impl FnOnce(&mut Interface) -> R) -> Option<R> {
+    let _inside = memory::inside();
+    lock().get_mut(&key).map(f)
 }
 
 /// The stack sends a packet. The number of the error, or 0.
@@ -168,6 +188,14 @@ pub fn be_up_at_once(is_wanted: bool) {
 
 /// An administrator sets the MTU. The number of the error, or 0.
 pub fn set_mtu(name: &str, mtu: u32) -> c_int {
+    if with(name, |interface| interface.port.is_some()) == Some(true) {
+        // That is for the lagg to say.
+        return sys::EINVAL.cast_signed();
+    }
+    set_mtu_of(name, mtu)
+}
+
+pub(crate) fn set_mtu_of(name: &str, mtu: u32) -> c_int {
     let set = call(name, |callbacks, driver| {
         let set_mtu = callbacks.set_mtu.expect("it is set");
         // SAFETY: the thread may sleep.
@@ -293,6 +321,10 @@ unsafe fn insert(
         groups: Vec::new(),
         received: Vec::new(),
         too_big: Vec::new(),
+        // SAFETY: as the caller says.
+        lagg: unsafe { config.lagg.as_ref() },
+        port: None,
+        is_foreign: false,
     };
     let key = {
         let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -302,6 +334,36 @@ unsafe fn insert(
     lock().insert(key, made);
     std::ptr::without_provenance_mut(key)
 }
+
+/// An Ethernet interface, of another driver.
+pub fn add_ethernet(name: &str) {
+    // SAFETY: all bytes 0 is a value of both types: numbers, NULL, and no functions.
+    let mut config: sys::kpi_ifnet_config = unsafe { MaybeUninit::zeroed().assume_init() };
+    config.callbacks = &raw const ETHERNET;
+    // SAFETY: the callbacks are constant.
+    let made = unsafe { insert(&config, name.to_owned(), None) };
+    of(made.addr(), |interface| interface.is_foreign = true);
+}
+
+/// It goes.
+pub fn remove_ethernet(name: &str) {
+    if let Some(key) = key_of(name) {
+        lock().remove(&key);
+    }
+}
+
+static ETHERNET: sys::kpi_ifnet_callbacks = sys::kpi_ifnet_callbacks {
+    transmit: None,
+    flush_queue: None,
+    set_up: None,
+    set_mtu: None,
+    mtu_max: None,
+    groups_changed: None,
+    counter: None,
+    map_group: None,
+    child_configured: None,
+    child_unconfigured: None,
+};
 
 /// An administrator puts an interface of vlan(4) on one. The name of what it became, if anything.
 pub fn add_child(name: &str, tag: u16) -> Option<String> {
@@ -331,7 +393,7 @@ pub fn remove_child(name: &str, tag: u16) {
     });
 }
 
-fn key_of(name: &str) -> Option<usize> {
+pub(crate) fn key_of(name: &str) -> Option<usize> {
     let interfaces = lock();
     let is_it = |(_, interface): &(&usize, &Interface)| {
         interface.is_attached && interface.name.as_bytes() == name.as_bytes()
@@ -388,6 +450,7 @@ extern "C" fn rust_helper_if_detach(interface: *mut sys::kpi_ifnet) {
     for tag in tags {
         remove_child(&name, tag);
     }
+    lagg::port_departs(interface.addr());
     used(interface, "if_detach", |interface| interface.is_attached = false);
     let mut interfaces = lock();
     while interfaces.get(&interface.addr()).is_some_and(|interface| interface.users > 0) {
@@ -457,6 +520,7 @@ unsafe extern "C" fn rust_helper_if_set_address(
     // SAFETY: as kpi/c says.
     let address = unsafe { address_at(address) };
     used(interface, "if_set_address", |interface| interface.state.address = address);
+    lagg::port_changed(interface.addr());
 }
 
 #[unsafe(no_mangle)]
@@ -478,13 +542,14 @@ extern "C" fn rust_helper_if_set_mtu(interface: *mut sys::kpi_ifnet, mtu: u32) {
     });
     // The way that an administrator takes, with an answer that nobody looks at.
     if let Some(name) = name {
-        set_mtu(&name, mtu);
+        set_mtu_of(&name, mtu);
     }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn rust_helper_if_set_link(interface: *mut sys::kpi_ifnet, is_up: c_int) {
     used(interface, "if_set_link", |interface| interface.state.is_link_up = is_up != 0);
+    lagg::port_changed(interface.addr());
 }
 
 #[unsafe(no_mangle)]
@@ -495,6 +560,9 @@ extern "C" fn rust_helper_if_set_rate(interface: *mut sys::kpi_ifnet, bits_per_s
 #[unsafe(no_mangle)]
 extern "C" fn rust_helper_if_announce(interface: *mut sys::kpi_ifnet) {
     sync::assert_may_sleep("if_announce");
+    if lagg::port_moved(interface.addr()) {
+        return;
+    }
     used(interface, "if_announce", |interface| interface.state.announcements += 1);
 }
 
@@ -523,7 +591,9 @@ unsafe extern "C" fn rust_helper_if_input(
     check!(sync::is_in_epoch(), "a packet is handed to the stack outside of the net epoch");
     // SAFETY: the stack owns the packet from now on.
     let bytes = unsafe { mbuf::take(packet) };
-    used(interface, "if_input", |interface| {
+    let port = used(interface, "if_input", |interface| interface.port);
+    let Some(receiver) = lagg::receiver_of(interface.addr(), port, cast) else { return };
+    of(receiver, |interface| {
         interface.received.push(Received { protocol, cast, bytes });
     });
 }
