@@ -103,8 +103,9 @@ sanitizers)
     export RUSTC
     step "Rust: $("$CARGO" --version)"
     set -- test "$@" --target "$HOST" --package kpi --package kmod
-    RUSTFLAGS=$flags "$CARGO" "$@" --target-dir "$out/cargo" --lib --tests
+    # In the folder of all other builds, whose bindgen is taken.
+    RUSTFLAGS=$flags "$CARGO" "$@" --lib --tests
     # rustdoc does not know the options of the compiler.
-    "$CARGO" "$@" --target-dir "$out/cargo-doc" --doc
+    "$CARGO" "$@" --doc
     ;;
 esac

@@ -152,9 +152,44 @@ check_sources() {
     fi
 }
 
+# Sets $llvm to the version of LLVM that the compiler has; says whether its tools are there.
+can_measure_coverage() {
+    llvm=$("${RUSTC:-rustc}" -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')
+    have "llvm-cov-$llvm" || (install_packages "llvm-$llvm") >/dev/null 2>&1
+    have "llvm-cov-$llvm" && have "llvm-profdata-$llvm"
+}
+
+# The tests of the core, instrumented if possible: then it prints how many lines of src/, unit tests
+# included, they execute. No figure is required.
+run_core_tests() {
+    test_name="tests of the core"
+    if ! can_measure_coverage; then
+        run_tests --package ipoib_rs
+        skip "coverage" "needs llvm-cov-$llvm and llvm-profdata-$llvm"
+        return
+    fi
+    profiles=${CARGO_TARGET_DIR:-$REPO/target}/profiles
+    rm -rf "$profiles"
+    # Not nextest, which does not say what it runs.
+    tests "$test_name" env RUSTC_WORKSPACE_WRAPPER="$REPO/scripts/instrument.sh" \
+        LLVM_PROFILE_FILE="$profiles/%4m.profraw" \
+        "$CARGO" test --locked --no-fail-fast --package ipoib_rs --tests
+    [ "$code" -eq 0 ] || return
+    # The first is an argument of its own, each other one that of an option.
+    objects=$(sed -n 's/^ *Running .*(\(.*\))$/-object \1/p' "$log")
+    objects=${objects#-object }
+    # The objects are words without blanks inside: the list is to be split.
+    # shellcheck disable=SC2086
+    "llvm-profdata-$llvm" merge -sparse -o "$profiles/all" "$profiles"/*.profraw &&
+        "llvm-cov-$llvm" report -instr-profile "$profiles/all" $objects -sources "$REPO/src" >"$log"
+    lines=$(awk '/^TOTAL/ { print $10 }' "$log")
+    printf '         %s of the lines of src/ are covered\n' "${lines:-an unknown part}"
+}
+
 run_workspace_tests() {
-    test_name="tests"
-    run_tests --package ipoib_rs --package fabric --package sim --package softib
+    run_core_tests
+    test_name="tests of the fabric, the simulator and the software adapter"
+    run_tests --package fabric --package sim --package softib
     test_name="tests of the core, optimised"
     run_tests --release --package ipoib_rs
     check "what the core costs by itself" "$CARGO" bench --locked --quiet --bench core
@@ -176,33 +211,6 @@ run_lab_tests() {
     done
     # Not nextest, which keeps what passing tests say to itself.
     tests "tests of the lab" "$CARGO" test --locked --no-fail-fast --package lab
-}
-
-# Prints how many lines of src/, unit tests included, the tests of the core execute. No figure is
-# required.
-measure_coverage() {
-    llvm=$("${RUSTC:-rustc}" -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')
-    have "llvm-cov-$llvm" || (install_packages "llvm-$llvm") >/dev/null 2>&1
-    if ! have "llvm-cov-$llvm" || ! have "llvm-profdata-$llvm"; then
-        skip "coverage" "needs llvm-cov-$llvm and llvm-profdata-$llvm"
-        return
-    fi
-    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$REPO/target}/coverage
-    export CARGO_TARGET_DIR
-    rm -rf "$CARGO_TARGET_DIR/profiles"
-    check "tests of the core, instrumented" env RUSTFLAGS="-C instrument-coverage" \
-        LLVM_PROFILE_FILE="$CARGO_TARGET_DIR/profiles/%m-%p.profraw" \
-        "$CARGO" test --locked --package ipoib_rs --tests
-    # The first is an argument of its own, each other one that of an option.
-    objects=$(sed -n 's/^ *Running .*(\(.*\))$/-object \1/p' "$log")
-    objects=${objects#-object }
-    profile=$CARGO_TARGET_DIR/core.profdata
-    # The objects are words without blanks inside: the list is to be split.
-    # shellcheck disable=SC2086
-    "llvm-profdata-$llvm" merge -sparse -o "$profile" "$CARGO_TARGET_DIR"/profiles/*.profraw &&
-        "llvm-cov-$llvm" report -instr-profile "$profile" $objects -sources "$REPO/src" >"$log"
-    lines=$(awk '/^TOTAL/ { print $10 }' "$log")
-    printf '         %s of the lines of src/ are covered\n' "${lines:-an unknown part}"
 }
 
 # Without the sources of FreeBSD, the modules are built as far as the headers of its base system go.
@@ -229,21 +237,26 @@ run_kernel_checks() {
         skip "those with threads under ThreadSanitizer" "$needs rust-src"
     fi
     if "$CARGO" clippy --version >/dev/null 2>&1; then
+        # Flags and host are those of the tests before, whose bindgen is taken.
+        host=$("${RUSTC:-rustc}" -vV | sed -n 's/^host: //p')
         check "clippy without a warning, crates for the kernel" env RUSTC_BOOTSTRAP=1 \
-            KMOD_FLAGS="$REPO/target/kmod/flags" "$CARGO" clippy --locked --package sys-bindings \
-            --package kpi --package fake-kernel --package kmod --all-targets -- -D warnings
+            KMOD_FLAGS="${CARGO_TARGET_DIR:-$REPO/target}/kpi-tests/flags" "$CARGO" clippy \
+            --locked --target "$host" --package sys-bindings --package kpi --package fake-kernel \
+            --package kmod --all-targets -- -D warnings
     else
         skip "clippy without a warning, crates for the kernel" "needs clippy"
     fi
 }
 
+# What is kept to compile less the next time costs time and room, and there is no next time in a
+# clean clone.
+export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 setup_rust
 check "dependencies" "$CARGO" fetch --locked
 check_sources
 run_workspace_tests
 run_lab_tests
 run_kernel_checks
-measure_coverage
 
 printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ]
