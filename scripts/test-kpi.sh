@@ -4,7 +4,7 @@
 #
 #   scripts/test-kpi.sh             with the headers of FreeBSD's base system
 #   scripts/test-kpi.sh --sys DIR   with those of these kernel sources
-#   scripts/test-kpi.sh --miri      those of the wrappers under Miri instead
+#   scripts/test-kpi.sh --miri      all of the wrappers and some of the module under Miri instead
 #   scripts/test-kpi.sh --threads   those with threads under ThreadSanitizer instead
 #
 # Needs a Rust that has the run-time libraries of the sanitizers, as rustup's toolchains do;
@@ -52,6 +52,15 @@ can_threads() {
         ls "$toolchain/lib/rustlib/$HOST/lib"/librustc-*_rt.tsan.a >/dev/null 2>&1
 }
 
+# The programs of tests for Miri, as arguments of cargo.
+miri_programs() {
+    for name in traffic late attach children; do
+        echo "--package kmod --test $name"
+    done
+    echo "--package kpi --test ofed"
+    echo "--package kpi --lib --test mbuf --test sync --test sysctl --test worker"
+}
+
 under=sanitizers
 headers=
 while [ $# -gt 0 ]; do
@@ -79,10 +88,26 @@ set -- --manifest-path "$REPO/Cargo.toml" --locked --no-fail-fast
 case "$under" in
 miri)
     can_miri || fail "needs a nightly toolchain of rustup with the components miri and rust-src"
-    step "Miri: $(PATH=$toolchain/bin:$PATH cargo-miri miri --version)"
-    # Addresses that an adapter is given are numbers. Of the module, one test takes minutes.
-    PATH=$toolchain/bin:$PATH MIRIFLAGS="-Zmiri-permissive-provenance" \
-        cargo miri test "$@" --target-dir "$out/cargo-miri" --package kpi --lib --tests
+    PATH=$toolchain/bin:$PATH
+    # Addresses that an adapter is given are numbers. To forget borrows less often takes less time.
+    MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-provenance-gc=50000"
+    export PATH MIRIFLAGS
+    step "Miri: $(cargo-miri miri --version)"
+    set -- "$@" --target-dir "$out/cargo-miri"
+    cargo miri test "$@" --package kpi --package kmod --lib --tests --no-run
+    # Miri has one processor for a program of tests: so many programs run at a time, those that take
+    # longest first. Of the module, the tests that are tests for Miri.
+    # The inner shell has the arguments.
+    # shellcheck disable=SC2016
+    miri_programs | xargs -P "$(nproc)" -I PROGRAM sh -c '
+        log=$(mktemp) || exit 1
+        # The name of a program is two arguments or more.
+        cargo miri test "$@" PROGRAM >"$log" 2>&1
+        code=$?
+        cat "$log"
+        rm "$log"
+        exit "$code"
+    ' sh "$@"
     ;;
 threads)
     can_threads || fail "needs a nightly toolchain of rustup with the component rust-src"

@@ -227,9 +227,9 @@ run_kernel_checks() {
     tests "tests of the module and its wrappers on a fake kernel" scripts/test-kpi.sh
     needs="needs a nightly toolchain of rustup with the component"
     if scripts/test-kpi.sh --can-miri; then
-        tests "those of the wrappers under Miri" scripts/test-kpi.sh --miri
+        tests "those of the wrappers and some of the module under Miri" scripts/test-kpi.sh --miri
     else
-        skip "those of the wrappers under Miri" "$needs miri, and rust-src"
+        skip "those of the wrappers and some of the module under Miri" "$needs miri, and rust-src"
     fi
     if scripts/test-kpi.sh --can-threads; then
         tests "those with threads under ThreadSanitizer" scripts/test-kpi.sh --threads

@@ -64,6 +64,9 @@ impl Settings {
         let limits = Limits {
             send_queue_len: limit(c"hw.ipoib.send_queue_size", default.send_queue_len),
             receive_queue_len: limit(c"hw.ipoib.recv_queue_size", default.receive_queue_len),
+            paths_max: limit(c"hw.ipoib.max_neighbors", default.paths_max),
+            groups_max: limit(c"hw.ipoib.max_groups", default.groups_max),
+            pending_packets_max: limit(c"hw.ipoib.max_pending", default.pending_packets_max),
             outgoing_max: connections,
             incoming_max: connections,
             ..default
@@ -111,6 +114,13 @@ impl Settings {
         let numbers = [
             (c"send_queue_size", c"Sends that are posted at most", limits.send_queue_len.into()),
             (c"recv_queue_size", c"Receives that are posted", limits.receive_queue_len.into()),
+            (c"max_neighbors", c"Neighbors, per interface", limits.paths_max.into()),
+            (c"max_groups", c"Multicast groups, per interface", limits.groups_max.into()),
+            (
+                c"max_pending",
+                c"Packets that wait, per interface",
+                limits.pending_packets_max.into(),
+            ),
             (c"max_connections", c"Connections in each direction", limits.outgoing_max.into()),
             (c"connected_mtu", c"The MTU of connected mode", connected_mtu as u64),
             (c"normalize_nd", NORMALIZE_ND_DESCRIPTION, normalizes_nd.into()),

@@ -266,17 +266,20 @@ pub(crate) fn c_name<'a>(
     name: fmt::Arguments<'_>,
     buffer: &'a mut [u8; NAME_BYTES],
 ) -> Result<&'a CStr, Errno> {
-    struct Part<'b>(core::slice::IterMut<'b, u8>);
+    /// What is left of the buffer.
+    struct Part<'b>(&'b mut [u8]);
 
     impl fmt::Write for Part<'_> {
         fn write_str(&mut self, text: &str) -> fmt::Result {
-            for from in text.bytes() {
-                *self.0.next().ok_or(fmt::Error)? = if from == b'.' { b'_' } else { from };
-            }
+            let left = core::mem::take(&mut self.0);
+            let (part, left) = left.split_at_mut_checked(text.len()).ok_or(fmt::Error)?;
+            part.copy_from_slice(text.as_bytes());
+            part.iter_mut().filter(|byte| **byte == b'.').for_each(|byte| *byte = b'_');
+            self.0 = left;
             Ok(())
         }
     }
 
-    Part(buffer.iter_mut()).write_fmt(name).map_err(|_| Errno::EINVAL)?;
+    Part(buffer).write_fmt(name).map_err(|_| Errno::EINVAL)?;
     CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::EINVAL)
 }

@@ -358,13 +358,13 @@ impl NetInterface {
     /// Calls `each` with every link-layer multicast address that the stack wants, whatever its
     /// length. `each` must not sleep.
     pub fn each_group(&self, mut each: impl FnMut(&[u8])) {
+        // Not inside: it would hold a shared reference while `visit` has an exclusive one.
+        let visit = visitor(&each);
         let argument: *mut _ = &raw mut each;
         self.while_attached(|interface| {
             // SAFETY: attached. `visit` is called before this returns, with the argument that it is
-            // made for.
-            unsafe {
-                sys::rust_helper_if_each_group(interface, Some(visitor(&each)), argument.cast());
-            }
+            // made for, to which nothing else refers.
+            unsafe { sys::rust_helper_if_each_group(interface, Some(visit), argument.cast()) };
         });
     }
 

@@ -35,7 +35,7 @@ use std::io::{self, Write};
 /// `text` is a string of C.
 unsafe fn string(text: *const c_char) -> String {
     // SAFETY: as the caller says.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(text) }.to_str().expect("a text").to_owned()
 }
 
 /// Ends the process, as a kernel that finds itself broken would.

@@ -1,14 +1,13 @@
 //! The tree of sysctls, and who reads and writes it.
 
-use std::collections::BTreeMap;
-use std::ffi::{c_char, c_int, c_void};
-use std::ptr::null_mut;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sys_bindings as sys;
 use sys_bindings::{kpi_sysctl_kind as kind, kpi_sysctl_root as root};
 
-use crate::{check, memory, string, sync, trace};
+use crate::{check, memory, sync, trace};
 
 type Handler = unsafe extern "C" fn(
     *mut sys::sysctl_oid,
@@ -17,11 +16,24 @@ type Handler = unsafe extern "C" fn(
     *mut sys::sysctl_req,
 ) -> c_int;
 
-/// All objects by their full names.
-static OBJECTS: Mutex<BTreeMap<String, Object>> = Mutex::new(BTreeMap::new());
+static TREE: Mutex<Tree> = Mutex::new(Tree { objects: Vec::new(), vacant: Vec::new() });
+
+/// All objects, by their numbers.
+struct Tree {
+    objects: Vec<Object>,
+    /// Numbers to be given again.
+    vacant: Vec<usize>,
+}
+
+struct Object {
+    parent: usize,
+    what: What,
+    /// Names and numbers, the eldest first.
+    children: Vec<(Box<CStr>, usize)>,
+}
 
 #[derive(Clone, Copy)]
-enum Object {
+enum What {
     Node,
     Leaf { kind: kind::Type, is_writable: bool, handler: Handler, argument: Argument },
 }
@@ -32,12 +44,9 @@ struct Argument(*mut c_void);
 // SAFETY: the kernel calls handlers from every thread.
 unsafe impl Send for Argument {}
 
-/// What a context created, in order.
+/// The numbers of what a context created, in order.
 #[derive(Default)]
-struct Context(Vec<*mut Oid>);
-
-/// An object as `kpi` knows it: its name.
-struct Oid(String);
+struct Context(Vec<usize>);
 
 /// A read or write.
 #[derive(Default)]
@@ -46,15 +55,98 @@ struct Request {
     change: Option<Vec<u8>>,
 }
 
-fn objects() -> MutexGuard<'static, BTreeMap<String, Object>> {
-    OBJECTS.lock().unwrap_or_else(PoisonError::into_inner)
+/// What is always there. Its place is its number.
+const ROOTS: [&str; 2] = ["hw", "net.link"];
+const HW: usize = 0;
+const NET_LINK: usize = 1;
+
+impl Tree {
+    fn make_roots(&mut self) {
+        if self.objects.is_empty() {
+            self.objects.extend((0..ROOTS.len()).map(|number| Object::new(number, What::Node)));
+        }
+    }
+
+    /// The number of an object, by its full name.
+    fn find(&self, name: &str) -> Option<usize> {
+        let (root, below) = ROOTS.iter().enumerate().find_map(|(number, root)| {
+            Some((number, name.strip_prefix(root)?.strip_prefix('.')?))
+        })?;
+        below.split('.').try_fold(root, |parent, name| {
+            self.objects[parent].child(&CString::new(name).expect("a name"))
+        })
+    }
+
+    fn add(&mut self, parent: usize, name: &CStr, what: What) -> Option<usize> {
+        if self.objects[parent].child(name).is_some() {
+            return None;
+        }
+        let object = Object::new(parent, what);
+        let number = match self.vacant.pop() {
+            Some(number) => {
+                self.objects[number] = object;
+                number
+            }
+            None => {
+                self.objects.push(object);
+                self.objects.len() - 1
+            }
+        };
+        self.objects[parent].children.push((name.into(), number));
+        Some(number)
+    }
+
+    fn remove(&mut self, number: usize) {
+        let Object { parent, ref children, .. } = self.objects[number];
+        let is_leaf = children.is_empty();
+        let siblings = &mut self.objects[parent].children;
+        // It is among the youngest.
+        let place = siblings.iter().rposition(|(_, other)| *other == number).expect("it is there");
+        let (name, _) = siblings.remove(place);
+        check!(is_leaf, "{name:?} goes before what hangs on it");
+        self.vacant.push(number);
+    }
+
+    /// Tells the full names of an object and everything below it.
+    fn list(&self, number: usize, name: String, names: &mut Vec<String>) {
+        for (child, number) in &self.objects[number].children {
+            self.list(*number, format!("{name}.{}", child.to_string_lossy()), names);
+        }
+        names.push(name);
+    }
 }
 
-/// The names of everything below `top`, and `top`.
+impl Object {
+    const fn new(parent: usize, what: What) -> Self {
+        Self { parent, what, children: Vec::new() }
+    }
+
+    fn child(&self, name: &CStr) -> Option<usize> {
+        // There are hundreds. Their lengths tell most of them apart, which Miri is quicker with.
+        let bytes = name.count_bytes();
+        for (other, number) in &self.children {
+            if other.count_bytes() == bytes && **other == *name {
+                return Some(*number);
+            }
+        }
+        None
+    }
+}
+
+fn tree() -> MutexGuard<'static, Tree> {
+    let mut tree = TREE.lock().unwrap_or_else(PoisonError::into_inner);
+    tree.make_roots();
+    tree
+}
+
+/// The names of everything below `top`, and `top`, if it is there.
 pub fn names(top: &str) -> Vec<String> {
-    let below = format!("{top}.");
-    let is_in = |name: &&String| *name == top || name.starts_with(&below);
-    objects().keys().filter(is_in).cloned().collect()
+    let tree = tree();
+    let mut names = Vec::new();
+    if let Some(number) = tree.find(top) {
+        tree.list(number, top.to_owned(), &mut names);
+    }
+    names
 }
 
 /// What a text shows.
@@ -97,8 +189,12 @@ pub fn write_number(name: &str, number: u64) -> Result<(), c_int> {
 }
 
 fn request(name: &str, wanted: kind::Type, change: Option<Vec<u8>>) -> Result<Vec<u8>, c_int> {
-    let object = objects().get(name).copied().ok_or(sys::ENOENT.cast_signed())?;
-    let Object::Leaf { kind, is_writable, handler, argument } = object else {
+    let what = {
+        let tree = tree();
+        let number = tree.find(name).ok_or(sys::ENOENT.cast_signed())?;
+        tree.objects[number].what
+    };
+    let What::Leaf { kind, is_writable, handler, argument } = what else {
         return Err(sys::EISDIR.cast_signed());
     };
     check!(kind == wanted, "{name} has another type");
@@ -129,16 +225,10 @@ unsafe extern "C" fn rust_helper_sysctl_ctx_free(context: *mut sys::sysctl_ctx_l
     let _inside = memory::inside();
     trace::note("sysctl_ctx_free");
     // SAFETY: from `rust_helper_sysctl_ctx_create`, and not used any more.
-    let Context(oids) = *unsafe { Box::from_raw(context.cast::<Context>()) };
-    let mut objects = objects();
-    for oid in oids.into_iter().rev() {
-        // SAFETY: from the box of `add`, and not used any more.
-        let Oid(name) = *unsafe { Box::from_raw(oid) };
-        let below = format!("{name}.");
-        let next = objects.range(below.clone()..).next();
-        let has_child = next.is_some_and(|(other, _)| other.starts_with(&below));
-        check!(!has_child, "{name} goes before what hangs on it");
-        objects.remove(&name);
+    let Context(numbers) = *unsafe { Box::from_raw(context.cast::<Context>()) };
+    let mut tree = tree();
+    for number in numbers.into_iter().rev() {
+        tree.remove(number);
     }
 }
 
@@ -150,13 +240,13 @@ unsafe extern "C" fn rust_helper_sysctl_add_root(
     _description: *const c_char,
 ) -> *mut sys::sysctl_oid {
     let _inside = memory::inside();
-    let top = match place {
-        root::KPI_SYSCTL_HW => "hw",
-        root::KPI_SYSCTL_NET_LINK => "net.link",
+    let root = match place {
+        root::KPI_SYSCTL_HW => HW,
+        root::KPI_SYSCTL_NET_LINK => NET_LINK,
         other => crate::panic(format_args!("there is no root {other}")),
     };
     // SAFETY: as kpi/c says.
-    unsafe { add(context, &format!("{top}.{}", string(name)), Object::Node) }
+    unsafe { add(context, root, name, What::Node) }
 }
 
 #[unsafe(no_mangle)]
@@ -168,7 +258,7 @@ unsafe extern "C" fn rust_helper_sysctl_add_node(
 ) -> *mut sys::sysctl_oid {
     let _inside = memory::inside();
     // SAFETY: as kpi/c says.
-    unsafe { add(context, &below(parent, name), Object::Node) }
+    unsafe { add(context, number_of(parent), name, What::Node) }
 }
 
 #[unsafe(no_mangle)]
@@ -183,35 +273,42 @@ unsafe extern "C" fn rust_helper_sysctl_add_leaf(
     argument: *mut c_void,
 ) -> *mut sys::sysctl_oid {
     let _inside = memory::inside();
-    let leaf = Object::Leaf {
+    let leaf = What::Leaf {
         kind,
         is_writable: is_writable != 0,
         handler: handler.expect("a function"),
         argument: Argument(argument),
     };
     // SAFETY: as kpi/c says.
-    unsafe { add(context, &below(parent, name), leaf) }
+    unsafe { add(context, number_of(parent), name, leaf) }
 }
 
-unsafe fn below(parent: *mut sys::sysctl_oid, name: *const c_char) -> String {
-    // SAFETY: an object that was added and is there, and a name.
-    unsafe { format!("{}.{}", (*parent.cast::<Oid>()).0, string(name)) }
+/// An object as `kpi` knows it is its number: no pointer to anything, and none that is NULL.
+fn oid_of(number: usize) -> *mut sys::sysctl_oid {
+    without_provenance_mut(number + 1)
+}
+
+fn number_of(oid: *mut sys::sysctl_oid) -> usize {
+    oid.addr() - 1
 }
 
 unsafe fn add(
     context: *mut sys::sysctl_ctx_list,
-    name: &str,
-    object: Object,
+    parent: usize,
+    name: *const c_char,
+    what: What,
 ) -> *mut sys::sysctl_oid {
     sync::assert_may_sleep("sysctl_add_oid");
-    if memory::is_exhausted() || objects().contains_key(name) {
+    if memory::is_exhausted() {
         return null_mut();
     }
-    objects().insert(name.to_owned(), object);
-    let oid = Box::into_raw(Box::new(Oid(name.to_owned())));
+    // SAFETY: a name.
+    let Some(number) = tree().add(parent, unsafe { CStr::from_ptr(name) }, what) else {
+        return null_mut();
+    };
     // SAFETY: a context that is not freed, which its owner uses in one thread at a time.
-    unsafe { (*context.cast::<Context>()).0.push(oid) };
-    oid.cast()
+    unsafe { (*context.cast::<Context>()).0.push(number) };
+    oid_of(number)
 }
 
 unsafe fn request_of<'a>(request: *mut sys::sysctl_req) -> &'a mut Request {

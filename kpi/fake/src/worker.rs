@@ -28,7 +28,7 @@ enum Thread {
 #[derive(Clone)]
 struct Hand {
     shared: Arc<Shared>,
-    name: String,
+    name: Arc<str>,
     run: Run,
     work: Work,
 }
@@ -79,7 +79,7 @@ const ROUNDS_MAX: u32 = 10_000;
 
 /// The names of the workers that are run by hand.
 pub fn names() -> Vec<String> {
-    lock_hands().iter().map(|hand| hand.name.clone()).collect()
+    lock_hands().iter().map(|hand| hand.name.to_string()).collect()
 }
 
 fn lock_hands() -> MutexGuard<'static, Vec<Hand>> {
@@ -197,7 +197,7 @@ unsafe extern "C" fn rust_helper_worker_start(
     shared.lock().is_awake = true;
     let thread = if are_by_hand() {
         // SAFETY: a name.
-        let name = unsafe { string(name) };
+        let name = unsafe { string(name) }.into();
         lock_hands().push(Hand { shared, name, run, work });
         Thread::ByHand
     } else {

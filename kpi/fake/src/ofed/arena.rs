@@ -35,6 +35,11 @@ impl<T> Arena<T> {
         &mut self.entry(key).value
     }
 
+    /// The object, if it is there.
+    pub(super) fn find(&self, key: usize) -> Option<&T> {
+        self.objects.get(&key).map(|entry| &entry.value)
+    }
+
     pub(super) fn has(&self, key: usize) -> bool {
         self.objects.contains_key(&key)
     }

@@ -90,8 +90,7 @@ pub(super) fn accept_all(are_silent: bool) -> bool {
     let asking: Vec<usize> = {
         let tables = lock();
         let waits = |key: usize| {
-            let mut ids = tables.ids.iter().filter(|(other, _)| *other == key);
-            ids.any(|(_, id)| match id.message {
+            tables.ids.find(key).is_some_and(|id| match id.message {
                 Message::Request => !are_silent || uptime() - id.sent_at >= PATIENCE,
                 Message::Reply => are_silent && uptime() - id.sent_at >= PATIENCE,
                 Message::None

@@ -90,8 +90,8 @@ pub(super) fn answer_all(is_silent: bool) -> bool {
         let questions: Vec<(usize, bool)> =
             open.map(|(number, asked)| (number, asked.is_cancelled)).collect();
         let waits = |key: usize| {
-            let mut memberships = tables.memberships.iter().filter(|(other, _)| *other == key);
-            memberships.any(|(_, at)| !at.is_answered && is_late(at.asked_at))
+            let membership = tables.memberships.find(key);
+            membership.is_some_and(|at| !at.is_answered && is_late(at.asked_at))
         };
         let joins = tables.joins.iter().enumerate().filter(|(_, key)| waits(**key));
         (questions, joins.map(|(number, _)| number).collect::<Vec<usize>>())
