@@ -4,6 +4,7 @@
 # Time: 1800 s
 
 CYCLES=100
+JAILS=10
 driver=ipoib_rs
 # shellcheck source=vm/guest/suites/lib/hosts.sh
 . /vm/suites/lib/hosts.sh
@@ -42,26 +43,26 @@ end_jail() {
     guest_up || return 1
     within 20 guest_reaches || return 1
     jail -r h2 || return 1
-    within "$JAIL_SECONDS" is_here ib2
+    within 20 is_here ib2
 }
 
 # The same with an interface of the kernel's own: what stays in use is not ours then.
 end_other_jail() {
-    jail -c name=h2 vnet persist vnet.interface=epair9b || return 1
-    on 2 ifconfig epair9b inet 10.0.9.2/24 up || return 1
-    within 20 on 2 ping -c 1 -W 500 -q 10.0.9.1 || return 1
-    jail -r h2 || return 1
-    within "$JAIL_SECONDS" is_here epair9b
+    jail -c name=other vnet persist vnet.interface=epair9b || return 1
+    jexec other ifconfig epair9b inet 10.0.9.2/24 up || return 1
+    within 20 jexec other ping -c 1 -W 500 -q 10.0.9.1 || return 1
+    jail -r other || return 1
+    within 20 is_here epair9b
 }
 
-# NAME COMMAND: does it $jails times; what stays in use goes to /tmp/NAME.
+# NAME COMMAND: does it $JAILS times; what stays in use goes to /tmp/NAME.
 jails() {
     in_use >/tmp/before
     in_use >/tmp/before
-    repeat "$jails" "$2" || return 1
+    repeat "$JAILS" "$2" || return 1
     sleep 3
     in_use >/tmp/after
-    grown /tmp/before /tmp/after "$jails" | tr ',' '\n' | sed 's/^ *//' | sort >"/tmp/$1"
+    grown /tmp/before /tmp/after "$JAILS" | tr ',' '\n' | sed 's/^ *//' | sort >"/tmp/$1"
 }
 
 # COUNT COMMAND
@@ -124,18 +125,11 @@ fi
 jail -r h2
 
 # A network stack that ends leaves some things behind in any case.
-if [ -f /boot/kernel/if_epair.ko ]; then
-    kldload /boot/kernel/if_epair.ko
-    ifconfig epair9 create >/dev/null
-    ifconfig epair9a inet 10.0.9.1/24 up
-    began=$(date +%s)
-    expect "a jail ends with an interface of the kernel inside" end_other_jail
-    jails=10
-    [ $(($(date +%s) - began)) -lt 20 ] || jails=2
+jails_end() {
     expect "a jail ends with the interface inside" end_jail
-    expect "$jails jails end with an interface of the kernel inside" jails others end_other_jail
-    expect "$jails jails end with the interface inside" jails ours end_jail
-    note "stays in use after $jails jails: $(tr '\n' ' ' </tmp/others)"
+    expect "$JAILS jails end with an interface of the kernel inside" jails others end_other_jail
+    expect "$JAILS jails end with the interface inside" jails ours end_jail
+    note "stays in use after $JAILS jails: $(tr '\n' ' ' </tmp/others)"
     more=$(awk '
         { count = $NF; sub(/ [+][0-9]+$/, "") }
         NR == FNR { others[$0] = count; next }
@@ -146,14 +140,27 @@ if [ -f /boot/kernel/if_epair.ko ]; then
     else
         not_ok "with ours, no more stays in use than with one of the kernel" "$more"
     fi
-    ifconfig epair9a destroy
+    expect "no jail is left dying" within 20 no_jail_is_dying
+}
+
+# FreeBSD 14.0 may not end a jail for minutes, whatever was in it.
+if [ ! -f /boot/kernel/if_epair.ko ]; then
+    skip "$JAILS jails end with the interface inside" "needs if_epair.ko in the kernel's folder"
 else
-    skip "jails end with the interface inside" "needs if_epair.ko in the kernel's folder"
+    kldload /boot/kernel/if_epair.ko
+    ifconfig epair9 create >/dev/null
+    ifconfig epair9a inet 10.0.9.1/24 up
+    if end_other_jail >/tmp/said 2>&1; then
+        jails_end
+    else
+        skip "$JAILS jails end with the interface inside" \
+            "needs a kernel that ends a jail with an epair(4) in less than a minute"
+    fi
+    ifconfig epair9a destroy
 fi
 jail -c name=h2 vnet persist
 on 2 ifconfig lo0 inet 127.0.0.1/8 up
 expect "moved again after that" move
-expect "no jail is left dying" within "$JAIL_SECONDS" no_jail_is_dying
 stuck=$(stuck)
 expect "no program is stuck" test -z "$stuck"
 
