@@ -140,7 +140,7 @@ impl Machine {
 
     /// Time passes, and what happens meanwhile.
     pub fn pass(&self, span: Duration) {
-        const STEPS: u32 = 20;
+        const STEPS: u32 = if cfg!(miri) { 5 } else { 20 };
         for _ in 0..STEPS {
             time::advance(span / STEPS);
             self.settle();
