@@ -211,7 +211,7 @@ expect "no packet is left in the fabric" within 10 test "$(sysctl -n hw.softib.p
 expect "no datagram was longer than the MTU" test "$(sysctl -n hw.softib.oversize_datagrams)" = 0
 expect "all can be taken down" end_all
 count_memory /tmp/after
-grown=$(grown /tmp/before /tmp/after 50)
+grown=$(grown /tmp/before /tmp/after "$changes")
 if [ -z "$grown" ]; then
     ok "nothing stays in use"
 else
