@@ -383,7 +383,8 @@ impl Interface {
     }
 }
 
-/// What a queue that was closed gives back. What it does not is lost with its slots, which say so.
+/// What a queue that was closed gives back. What it does not, the adapter may still write to: it is
+/// lost with its slots, which say so.
 fn quiet_of(closed: Result<Quiet, Kept>) -> Option<Quiet> {
     closed.map_or_else(|kept| kept.quiet, Some)
 }

@@ -45,11 +45,7 @@ struct Ended {
 
 impl From<Result<Quiet, Kept>> for Ended {
     fn from(closed: Result<Quiet, Kept>) -> Self {
-        match closed {
-            Ok(quiet) => Self { result: Ok(()), quiet: Some(quiet) },
-            // What the adapter may still write to stays where it is.
-            Err(Kept { quiet }) => Self { result: Err(VerbError), quiet },
-        }
+        Self { result: closed.map(drop).map_err(|_| VerbError), quiet: super::quiet_of(closed) }
     }
 }
 

@@ -12,7 +12,7 @@ use sys_bindings as sys;
 
 use crate::{check, lagg, mbuf, memory, string, sync, trace};
 
-type Address = [u8; 20];
+pub(crate) type Address = [u8; 20];
 
 pub(crate) struct Interface {
     callbacks: &'static sys::kpi_ifnet_callbacks,
@@ -506,7 +506,7 @@ extern "C" fn rust_helper_if_name(interface: *mut sys::kpi_ifnet) -> *const c_ch
 /// # Safety
 ///
 /// `address` is one.
-unsafe fn address_at(address: *const u8) -> Address {
+pub(crate) unsafe fn address_at(address: *const u8) -> Address {
     // SAFETY: as the caller says; bytes need no alignment.
     unsafe { address.cast::<Address>().read() }
 }

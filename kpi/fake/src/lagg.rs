@@ -250,10 +250,6 @@ fn name_of(raw: *const sys::kpi_lagg_port) -> String {
     with(raw, |port| port.name.to_string_lossy().into_owned())
 }
 
-fn refused(what: &'static str) -> bool {
-    memory::fails(what)
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rust_helper_lagg_port_attach(
     lagg: *mut sys::kpi_ifnet,
@@ -399,7 +395,7 @@ extern "C" fn rust_helper_lagg_port_set_up(port: *mut sys::kpi_lagg_port, is_up:
 extern "C" fn rust_helper_lagg_port_set_mtu(port: *mut sys::kpi_lagg_port, mtu: u32) -> c_int {
     sync::assert_may_sleep("lagg_port_set_mtu");
     let _inside = memory::inside();
-    if refused("setting the MTU of a port") {
+    if memory::fails("setting the MTU of a port") {
         return sys::EINVAL.cast_signed();
     }
     ifnet::set_mtu_of(&name_of(port), mtu)
@@ -407,11 +403,11 @@ extern "C" fn rust_helper_lagg_port_set_mtu(port: *mut sys::kpi_lagg_port, mtu: 
 
 fn change_groups(
     port: *const sys::kpi_lagg_port,
-    change: impl FnOnce(&mut Vec<[u8; 20]>),
+    change: impl FnOnce(&mut Vec<ifnet::Address>),
 ) -> c_int {
     sync::assert_may_sleep("groups of a port");
     let _inside = memory::inside();
-    if refused("changing the groups of a port") {
+    if memory::fails("changing the groups of a port") {
         return sys::ENOMEM.cast_signed();
     }
     let key = interface_of(port);
@@ -429,7 +425,7 @@ unsafe extern "C" fn rust_helper_lagg_port_join(
     group: *const u8,
 ) -> c_int {
     // SAFETY: as kpi/c says: an address.
-    let group = unsafe { group.cast::<[u8; 20]>().read() };
+    let group = unsafe { ifnet::address_at(group) };
     change_groups(port, |groups| groups.push(group))
 }
 
@@ -439,7 +435,7 @@ unsafe extern "C" fn rust_helper_lagg_port_leave(
     group: *const u8,
 ) -> c_int {
     // SAFETY: as kpi/c says: an address.
-    let group = unsafe { group.cast::<[u8; 20]>().read() };
+    let group = unsafe { ifnet::address_at(group) };
     change_groups(port, |groups| {
         let place = groups.iter().position(|other| *other == group);
         check!(place.is_some(), "a port leaves a group that it is not in");
@@ -460,7 +456,7 @@ unsafe extern "C" fn rust_helper_lagg_wear(
     broadcast: *const u8,
 ) {
     // SAFETY: as kpi/c says: addresses.
-    let worn = unsafe { [address, broadcast].map(|from| from.cast::<[u8; 20]>().read()) };
+    let worn = unsafe { [address, broadcast].map(|from| ifnet::address_at(from)) };
     ifnet::of(lagg.addr(), |lagg| [lagg.state.address, lagg.state.broadcast] = worn);
 }
 

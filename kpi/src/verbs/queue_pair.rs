@@ -511,13 +511,21 @@ impl Queue {
 
     /// The caller may sleep.
     fn close(mut self) -> Result<Quiet, Kept> {
+        self.end()
+    }
+
+    /// The caller may sleep.
+    fn end(&mut self) -> Result<Quiet, Kept> {
         self.is_closed = true;
-        let (error, is_quiet) = self.destroy();
+        let (result, is_quiet) = self.destroy();
         let quiet = Quiet(self.id());
-        let Err(error) = error else { return Ok(quiet) };
+        let Err(error) = result else { return Ok(quiet) };
         let what = format_args!("queue pair {:#x}", self.qpn.value());
         super::keep(&self.parts.domain, what, error);
-        self.keep();
+        let Self { pair, qpn, context, send_segments_max, is_closed, .. } = *self;
+        let (id, parts) = (AtomicU64::new(self.id().0), Arc::clone(&self.parts));
+        // INVARIANT: the same one, and closed.
+        Self { pair, qpn, id, context, parts, send_segments_max, is_closed }.keep();
         Err(Kept { quiet: is_quiet.then_some(quiet) })
     }
 
@@ -622,11 +630,8 @@ pub(crate) fn destroy_again(device: &Device, _may_sleep: &MaySleep) {
 impl Drop for Queue {
     fn drop(&mut self) {
         if !self.is_closed {
-            let Self { pair, qpn, context, send_segments_max, .. } = *self;
-            let (id, parts) = (AtomicU64::new(self.id().0), Arc::clone(&self.parts));
-            let same = Self { pair, qpn, id, context, parts, send_segments_max, is_closed: false };
-            // Who wants to know calls it; the log says it.
-            let _ = same.close();
+            // Who wants to know calls `close`; the log says it.
+            let _ = self.end();
         }
     }
 }
