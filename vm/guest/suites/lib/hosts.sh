@@ -38,10 +38,15 @@ fault() {
     sysctl "hw.softib.$1=$2" >/dev/null
 }
 
-# HOST: whether its interface has a carrier. ifconfig(8) does not say so for interfaces without
-# media, but the kernel says when it changes.
+# INTERFACE: whether it has a carrier. ifconfig(8) does not say so for interfaces without media, but
+# the kernel says when it changes.
+has_link() {
+    dmesg | grep "^$1: link state changed to" | tail -n 1 | grep -q UP
+}
+
+# HOST: whether its interface has a carrier.
 has_carrier() {
-    dmesg | grep "^ib$1: link state changed to" | tail -n 1 | grep -q UP
+    has_link "ib$1"
 }
 
 # SECONDS COMMAND...: waits until a command succeeds.
